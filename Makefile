@@ -1,0 +1,44 @@
+# Two commands do all the set-up: `make up` and `make test`. The rest is listed by `make help`.
+export HPKV_HOME ?= $(CURDIR)/.hpkv
+PYTHON ?= python3
+REQUIREMENTS := deploy/requirements
+DEV := $(HPKV_HOME)/envs/dev
+GATEWAY := $(HPKV_HOME)/envs/gateway
+
+.DEFAULT_GOAL := help
+.PHONY: help lint format test test-fast lock clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# An environment is whole when its stamp names the lock it was made from: a changed lock remakes it.
+$(DEV)/.made: $(REQUIREMENTS)/dev.txt pyproject.toml
+	@deploy/make-env $(DEV) $(PYTHON) $(REQUIREMENTS)/dev.txt
+
+$(GATEWAY)/.made: $(REQUIREMENTS)/gateway.txt pyproject.toml
+	@deploy/make-env $(GATEWAY) $(PYTHON) $(REQUIREMENTS)/gateway.txt
+
+lint: $(DEV)/.made  ## ruff, mypy --strict, import contracts
+	$(DEV)/bin/ruff format --check .
+	$(DEV)/bin/ruff check .
+	$(DEV)/bin/mypy
+	$(DEV)/bin/lint-imports --no-cache
+
+format: $(DEV)/.made  ## rewrite the code in ruff's format
+	$(DEV)/bin/ruff format .
+	$(DEV)/bin/ruff check --fix .
+
+test: $(DEV)/.made  ## all tests, those on real engines included
+	$(DEV)/bin/pytest -m "not soak"
+
+test-fast: $(DEV)/.made  ## the tests that need no engine, in about a minute
+	$(DEV)/bin/pytest -m "not engine and not soak"
+
+PIP_COMPILE := pip-compile --quiet --generate-hashes --strip-extras --no-annotate --no-header \
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+lock:  ## resolve the locks anew (needs pip-tools on the path)
+	cd $(REQUIREMENTS) && $(PIP_COMPILE) ../../pyproject.toml -o gateway.txt
+	cd $(REQUIREMENTS) && $(PIP_COMPILE) dev.in ../../pyproject.toml -o dev.txt
+
+clean:  ## remove the environments, models and logs made here
+	rm -rf $(HPKV_HOME)
