@@ -5,6 +5,7 @@ directly: a client's cookies, redirects and auth flows have no place between a g
 """
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -84,14 +85,13 @@ class Reply:
             await asyncio.shield(self._close())
 
     async def _close(self) -> None:
-        try:
+        # An error means that it is gone already, which is what closing wants.
+        with contextlib.suppress(httpx2.TransportError, aiohttp.ClientError, OSError):
             await self._response.aclose()
-        except (httpx2.TransportError, aiohttp.ClientError, OSError):
-            pass  # it is gone already, which is what closing wants
 
 
 def create_transport(ca_file: Path | None = None) -> AiohttpTransport:
-    """A transport for engines: no limit on connections (the engines queue), no cookies, no environment proxies.
+    """A transport for engines: no limit on connections (engines queue), no cookies, no proxies.
 
     Args:
         ca_file: PEM bundle that signs the engines' certificates; None takes the system's.
@@ -217,7 +217,8 @@ def _extensions(connect_s: float, idle_s: float) -> dict[str, Any]:
 
 
 def _translate(error: Exception, url: str, *, sent: bool) -> EngineError:
-    # The transport maps aiohttp's errors loosely (a dropped connection becomes a ConnectTimeout): the cause tells.
+    # The transport maps aiohttp's errors loosely (a dropped connection becomes a ConnectTimeout): the cause
+    # tells.
     cause = error.__cause__ if isinstance(error, httpx2.TransportError) and error.__cause__ else error
     if isinstance(cause, TimeoutError):
         return EngineTimeout(f"{url} stayed silent beyond its limit")

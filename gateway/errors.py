@@ -12,9 +12,11 @@ GatewayError
 ├── ReplicaFailed       502  the replica broke, and there was no other
 ├── Overloaded          503  nobody can take the request now
 └── ReplicaTimeout      504  the replica stayed silent
+
+AnswerBroken is none of them: it ends an answer that has begun, for which it is too late to refuse.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import orjson
 
@@ -29,8 +31,8 @@ class GatewayError(Exception):
         headers: sent with the answer.
     """
 
-    status: ClassVar[int] = 500
-    type: ClassVar[str] = "server_error"
+    status: int = 500
+    type: str = "server_error"
     code: str | None = None
 
     def __init__(
@@ -124,11 +126,19 @@ class ReplicaFailed(GatewayError):
 
 
 class Overloaded(GatewayError):
-    """503: nobody can take the request now; clients may try again."""
+    """503: nobody can take the request now; clients may try again.
+
+    Args:
+        status: of a replica's own answer to this effect, 502 or 504, which is passed on.
+    """
 
     status = 503
     type = "server_error"
     code = "server_is_overloaded"
+
+    def __init__(self, message: str, *, status: int = 503, code: str | None = None) -> None:
+        super().__init__(message, code=code, headers=((b"retry-after", b"1"),))
+        self.status = status
 
 
 class ReplicaTimeout(GatewayError):
@@ -137,3 +147,7 @@ class ReplicaTimeout(GatewayError):
     status = 504
     type = "server_error"
     code = "replica_timeout"
+
+
+class AnswerBroken(Exception):
+    """A replica broke in the middle of a document: only cutting the connection tells the client."""

@@ -137,18 +137,19 @@ class LimitSettings(Section):
     body_bytes: PositiveInt = 64 << 20
 
 
+def hash_key(key: bytes) -> str:
+    """A key as it is stored and looked up: "sha256:" and the hex digest."""
+    return "sha256:" + hashlib.sha256(key).hexdigest()
+
+
 def _hashes(value: Any) -> Any:
-    """Keys as their sha256: the plain text of a key is not kept, not even in memory."""
-    if isinstance(value, str):
-        value = value.split(",")
-    return frozenset(hash_key(line.strip()) for line in value if line.strip())
-
-
-def hash_key(key: str) -> str:
-    """A key as it is stored: "sha256:" and the hex digest; one already in this form stays."""
-    if re.fullmatch(r"sha256:[0-9a-f]{64}", key):
-        return key
-    return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
+    """Keys as their hashes: the plain text of a key is not kept, not even in memory."""
+    keys = value.split(",") if isinstance(value, str) else value
+    return frozenset(
+        key if re.fullmatch(r"sha256:[0-9a-f]{64}", key) else hash_key(key.encode())
+        for key in map(str.strip, keys)
+        if key
+    )
 
 
 Keys = Annotated[frozenset[str], NoDecode, BeforeValidator(_hashes)]
@@ -159,7 +160,9 @@ class AccessSettings(Section):
 
     api_keys: Keys = Field(default=frozenset(), repr=False)
     api_keys_file: Path | None = None
-    admin_keys: Keys = Field(default=frozenset(), repr=False, description="may also route, register and drain")
+    admin_keys: Keys = Field(
+        default=frozenset(), repr=False, description="may also route, register and drain"
+    )
     admin_keys_file: Path | None = None
 
     @model_validator(mode="after")
@@ -198,7 +201,11 @@ class Settings(BaseSettings):
     """All of the gateway's settings."""
 
     model_config = SettingsConfigDict(
-        env_prefix="HPKV_", env_nested_delimiter="__", extra="forbid", frozen=True, nested_model_default_partial_update=True
+        env_prefix="HPKV_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        nested_model_default_partial_update=True,
     )
 
     listen: Listen = Listen()
@@ -260,7 +267,7 @@ def load_settings(
         raise SettingsError(f"{file} is not a file; write one, or leave --config out to use the defaults")
     _check_environment(environ)
     try:
-        return Settings(_file=file, **(flags or {}))
+        return Settings(**{**(flags or {}), "_file": file})
     except ValidationError as error:
         raise SettingsError("\n".join(_explain(dict(e)) for e in error.errors())) from error
     except YAMLError as error:
@@ -274,9 +281,7 @@ def _check_environment(environ: Mapping[str, str]) -> None:
     for name in environ:
         section, nested, _ = name.removeprefix("HPKV_").partition("__")
         if name.startswith("HPKV_") and nested and section.lower() not in Settings.model_fields:
-            raise SettingsError(
-                f"{name}: no such section{_nearest(section.lower(), Settings.model_fields)}"
-            )
+            raise SettingsError(f"{name}: no such section{_nearest(section.lower(), Settings.model_fields)}")
 
 
 def _explain(error: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """All replicas, and which of them serve a model."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from engine_adapters.base import ModelCard
@@ -18,7 +18,6 @@ class Fleet:
         self._replicas = {replica.name: replica for replica in replicas}
         self._probes = probes
         self._tasks: list[asyncio.Task[None]] = []
-        self._serving: dict[str, tuple[Replica, ...]] = {}
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(self._replicas.values())
@@ -49,8 +48,7 @@ class Fleet:
             raise Overloaded(
                 f"No replica of the model '{model}' is healthy at the moment; try again soon."
                 if known
-                else "No replica is healthy at the moment; try again soon.",
-                headers=((b"retry-after", b"1"),),
+                else "No replica is healthy at the moment; try again soon."
             )
         raise ModelNotFound(
             f"The model '{model}' does not exist. Available: {', '.join(sorted(self.models())) or 'none'}.",
@@ -65,9 +63,9 @@ class Fleet:
                 cards = {**replica.models, **cards}
         return cards
 
-    async def start(self, changed: Callable[[Replica], None]) -> None:
+    async def start(self) -> None:
         """Probe all replicas once, then keep watching them."""
-        probers = [Prober(replica, self._probes, changed) for replica in self]
+        probers = [Prober(replica, self._probes) for replica in self]
         await asyncio.gather(*(prober.probe() for prober in probers))
         self._tasks = [
             asyncio.create_task(prober.run(), name=f"probe {replica.name}")

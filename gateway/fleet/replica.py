@@ -2,9 +2,12 @@
 
 import asyncio
 import enum
-from typing import NamedTuple
+import logging
+from types import TracebackType
 
 from engine_adapters.base import Engine, Load, ModelCard
+
+log = logging.getLogger("hpkv.fleet")
 
 
 class State(enum.Enum):
@@ -14,13 +17,6 @@ class State(enum.Enum):
     """Never answered yet."""
     UP = "up"
     DOWN = "down"
-
-
-class Work(NamedTuple):
-    """What we have given to a replica and not got back."""
-
-    requests: int
-    prefill_tokens: int
 
 
 class Charge:
@@ -88,13 +84,18 @@ class Replica:
         return Charge(self, prefill_tokens)
 
     def rise(self, models: list[ModelCard]) -> None:
-        """It answers: take it in."""
+        """It answers: take it in, or take in what it serves now."""
+        rose = not self.up
         self.state = State.UP
         self.reason = ""
         self.models = {card.id: card for card in models}
+        if rose:
+            log.info("replica is up", extra={"replica": self.name, "models": sorted(self.models)})
 
     def fall(self, reason: str) -> None:
         """It doesn't serve: no new requests, and those without a first chunk move elsewhere now."""
+        if self.state is not State.DOWN:
+            log.warning("replica is down", extra={"replica": self.name, "reason": reason})
         self.state = State.DOWN
         self.reason = reason
         self._others = 0
@@ -122,6 +123,8 @@ class Patience:
         await self._timeout.__aenter__()
         self._waiting.add(self._timeout)
 
-    async def __aexit__(self, *exc: object) -> bool | None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._waiting.discard(self._timeout)
-        return await self._timeout.__aexit__(*exc)  # type: ignore[arg-type]
+        await self._timeout.__aexit__(kind, error, trace)
