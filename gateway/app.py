@@ -2,10 +2,12 @@
 
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from httpx_aiohttp.httpx2 import AiohttpTransport
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
@@ -18,13 +20,13 @@ from gateway.api.health import health_router
 from gateway.api.models import models_router
 from gateway.api.openapi import add_endpoints
 from gateway.drain import Drain
-from gateway.errors import GatewayError, InvalidRequest, MethodNotAllowed, NotFound
+from gateway.errors import GatewayError, Internal, InvalidRequest, MethodNotAllowed, NotFound
 from gateway.exchange import Front
 from gateway.fleet import Fleet, Replica
 from gateway.forwarding import Forwarder
 from gateway.headers import sort_request
 from gateway.routing import create_policy
-from gateway.settings import Settings
+from gateway.settings import ReplicaSettings, Settings
 from gateway.telemetry.metrics import GatewayMetrics
 
 
@@ -39,12 +41,12 @@ class Gateway:
         self.settings = settings
         self.metrics = GatewayMetrics()
         self.drain = Drain(settings.shutdown)
-        self._transports = {None: create_transport()}
+        self._transports: dict[Path | None, AiohttpTransport] = {}
         self.fleet = Fleet([self._replica(replica) for replica in settings.replicas], settings.probes)
         self.metrics.watch(self.fleet)
         self.app = Front(self._build(), self.metrics, log_requests=settings.log.requests)
 
-    def _replica(self, settings: Any) -> Replica:
+    def _replica(self, settings: ReplicaSettings) -> Replica:
         if settings.ca_file not in self._transports:
             self._transports[settings.ca_file] = create_transport(settings.ca_file)
         timeouts = self.settings.timeouts
@@ -88,30 +90,43 @@ class Gateway:
 
 
 def _answer_errors(app: FastAPI) -> None:
-    """Turn the framework's refusals into ours, which the front layer answers."""
+    """Answer refusals, the framework's own included, in the envelope."""
 
-    async def passed(request: Request, error: Exception) -> None:
-        raise error
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, GatewayError)
+        return _response(error)
 
-    async def http(request: Request, error: Exception) -> None:
+    async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        if error.status_code == 404:
-            raise NotFound(f"No such path: {request.url.path}.") from error
         if error.status_code == 405:
-            headers = tuple((k.encode(), v.encode()) for k, v in (error.headers or {}).items())
-            raise MethodNotAllowed(
-                f"{request.method} is not allowed on {request.url.path}.", headers=headers
-            ) from error
-        raise InvalidRequest(str(error.detail)) from error
+            headers = tuple((k.lower().encode(), v.encode()) for k, v in (error.headers or {}).items())
+            return _response(
+                MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}.", headers=headers)
+            )
+        if error.status_code == 404:
+            return _response(NotFound(f"No such path: {request.url.path}."))
+        return _response(InvalidRequest(str(error.detail)))
 
-    async def invalid(request: Request, error: Exception) -> None:
+    async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
-        raise InvalidRequest(f"Invalid '{field}': {first['msg']}.", param=field) from error
+        return _response(InvalidRequest(f"Invalid '{field}': {first['msg']}.", param=field))
 
-    for kind, handler in ((GatewayError, passed), (HTTPException, http), (RequestValidationError, invalid)):
-        app.add_exception_handler(kind, handler)  # type: ignore[arg-type]
+    async def unexpected(request: Request, error: Exception) -> Response:
+        # The framework raises the error again once this is sent, and the front layer logs it.
+        return _response(Internal("Internal error; the gateway's log tells more under this request's id."))
+
+    app.add_exception_handler(GatewayError, refused)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(Exception, unexpected)
+
+
+def _response(error: GatewayError) -> Response:
+    response = Response(error.envelope(), error.status, media_type="application/json")
+    response.raw_headers.extend(error.headers)
+    return response
 
 
 def _document(app: FastAPI) -> None:

@@ -1,7 +1,6 @@
 """One request's way through the gateway, and the outermost ASGI layer that gives each request its own.
 
-The layer answers every failure in OpenAI's envelope, puts `x-request-id` on every answer, and writes one log
-line and the metrics at the end.
+The layer puts `x-request-id` on every answer, and writes one log line and the metrics at the end.
 """
 
 import logging
@@ -11,7 +10,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
-from gateway.errors import AnswerBroken, GatewayError, Internal
+from gateway.errors import AnswerBroken
 from gateway.telemetry.metrics import GatewayMetrics
 from gateway.usage import Usage
 
@@ -74,19 +73,6 @@ class Exchange:
         """Send a piece of the body."""
         await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
 
-    async def fail(self, error: GatewayError) -> None:
-        """Answer with an error, if nothing was answered yet."""
-        if self.status:
-            return
-        body = error.envelope()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-            *error.headers,
-        ]
-        await self.start(error.status, headers)
-        await self.write(body, more=False)
-
     async def send(self, message: Message) -> None:
         """ASGI's send, for parts of the application that answer through a framework."""
         if message["type"] == "http.response.start":
@@ -119,18 +105,11 @@ class Front:
         scope["exchange"] = exchange
         try:
             await self._app(scope, receive, exchange.send)
-        except GatewayError as error:
-            await exchange.fail(error)
-        except AnswerBroken as error:
-            # Returning with the answer unfinished makes the server close the connection.
-            log.warning("answer broke: %s", error, extra={"request_id": exchange.request_id.decode()})
+        except AnswerBroken:
+            pass  # returning with the answer unfinished makes the server close the connection
         except Exception:
+            # The application has answered; here the error only finds its way into the log.
             log.exception("unexpected error", extra={"request_id": exchange.request_id.decode()})
-            await exchange.fail(
-                Internal(
-                    f"Internal error; the gateway's log tells more under {exchange.request_id.decode()}."
-                )
-            )
         finally:
             self._end(scope, exchange)
 

@@ -34,14 +34,19 @@ REFUSALS: dict[str, Any] = {
         "502": "The replica broke before it answered",
         "503": "Nobody can take the request now",
         "504": "The replica stayed silent",
-        "default": "The replica's refusal",
+        "default": "A refusal",
     }.items()
 }
 
 
 def add_endpoints(document: dict[str, Any]) -> dict[str, Any]:
     """Put the forwarded endpoints into an OpenAPI document."""
-    document.setdefault("components", {}).setdefault("schemas", {})["Error"] = _ERROR
+    document.setdefault("components", {})["schemas"] = {"Error": _ERROR}
+    for path in document["paths"].values():
+        for operation in path.values():
+            # The framework documents a 422 of its own; ours is a 400.
+            operation["responses"].pop("422", None)
+            operation["responses"]["default"] = REFUSALS["default"]
     for endpoint in ENDPOINTS:
         document["paths"][endpoint.path] = {"post": _operation(endpoint)}
     return document
