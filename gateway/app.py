@@ -9,7 +9,6 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from httpx_aiohttp.httpx2 import AiohttpTransport
 from starlette.exceptions import HTTPException
-from starlette.routing import Route
 
 from engine_adapters.engines import create_engine
 from engine_adapters.http import Connection, Timeouts, create_transport
@@ -21,7 +20,7 @@ from gateway.api.models import models_router
 from gateway.api.openapi import add_endpoints
 from gateway.drain import Drain
 from gateway.errors import GatewayError, Internal, InvalidRequest, MethodNotAllowed, NotFound
-from gateway.exchange import Front
+from gateway.exchange import App, Front
 from gateway.fleet import Fleet, Replica
 from gateway.forwarding import Forwarder
 from gateway.headers import sort_request
@@ -44,7 +43,13 @@ class Gateway:
         self._transports: dict[Path | None, AiohttpTransport] = {}
         self.fleet = Fleet([self._replica(replica) for replica in settings.replicas], settings.probes)
         self.metrics.watch(self.fleet)
-        self.app = Front(self._build(), self.metrics, log_requests=settings.log.requests)
+        access = Access(settings.access)
+        self.app = Front(
+            self._framework(access),
+            self._generation(access),
+            self.metrics,
+            log_requests=settings.log.requests,
+        )
 
     def _replica(self, settings: ReplicaSettings) -> Replica:
         if settings.ca_file not in self._transports:
@@ -59,15 +64,17 @@ class Gateway:
         )
         return Replica(settings.name, create_engine(settings.engine, connection))
 
-    def _build(self) -> FastAPI:
-        access = Access(self.settings.access)
-        forwarder = Forwarder(
-            self.fleet, create_policy(self.settings.routing.policy), self.settings.timeouts, self.metrics
-        )
+    def _generation(self, access: Access) -> dict[str, App]:
+        settings = self.settings
+        policy = create_policy(settings.routing.policy)
+        forwarder = Forwarder(self.fleet, policy, settings.timeouts, self.metrics)
+        return {
+            endpoint.path: Generation(endpoint, access, self.drain, forwarder, settings.limits.body_bytes)
+            for endpoint in ENDPOINTS
+        }
+
+    def _framework(self, access: Access) -> FastAPI:
         app = FastAPI(title="HPKV", lifespan=self._lifespan, redirect_slashes=False)
-        for endpoint in ENDPOINTS:
-            handler = Generation(endpoint, access, self.drain, forwarder, self.settings.limits.body_bytes)
-            app.router.routes.append(Route(endpoint.path, handler, methods=["POST"]))
 
         def holds_key(request: Request) -> None:
             access.check_api(sort_request(request.scope["headers"]).credential)
@@ -115,7 +122,7 @@ def _answer_errors(app: FastAPI) -> None:
 
     async def unexpected(request: Request, error: Exception) -> Response:
         # The framework raises the error again once this is sent, and the front layer logs it.
-        return _response(Internal("Internal error; the gateway's log tells more under this request's id."))
+        return _response(Internal())
 
     app.add_exception_handler(GatewayError, refused)
     app.add_exception_handler(HTTPException, http)
@@ -124,8 +131,8 @@ def _answer_errors(app: FastAPI) -> None:
 
 
 def _response(error: GatewayError) -> Response:
-    response = Response(error.envelope(), error.status, media_type="application/json")
-    response.raw_headers.extend(error.headers)
+    response = Response(error.envelope(), error.status)
+    response.raw_headers.extend(error.answer_headers())
     return response
 
 

@@ -54,6 +54,10 @@ class GatewayError(Exception):
         """The answer's body."""
         return envelope(self.message, self.type, self.param, self.code)
 
+    def answer_headers(self) -> list[tuple[bytes, bytes]]:
+        """The answer's headers, but for its length."""
+        return [(b"content-type", b"application/json"), *self.headers]
+
 
 def envelope(message: str, type: str, param: str | None, code: str | None) -> bytes:
     """OpenAI's error envelope as JSON; `code` is a string or null whatever the status."""
@@ -116,6 +120,9 @@ class Internal(GatewayError):
     """500: our fault."""
 
     code = "internal_error"
+
+    def __init__(self) -> None:
+        super().__init__("Internal error; the gateway's log tells more under this request's id.")
 
 
 class ReplicaFailed(GatewayError):

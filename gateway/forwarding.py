@@ -182,6 +182,8 @@ class Forwarder:
         headers = sort_answer(reply.headers)
         headers.append((b"x-hpkv-replica", replica.name.encode()))
         if _is_event_stream(headers):
+            # We may take an event out or put one in, so an announced length no longer holds.
+            headers = [header for header in headers if header[0] != b"content-length"]
             headers.append((b"x-accel-buffering", b"no"))
             await exchange.start(reply.status, headers)
             await self._relay_events(replica, reply, first, EventStream(upstream.drop_usage), exchange)
