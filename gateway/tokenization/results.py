@@ -1,6 +1,7 @@
 """What tokenization answers: the engine's exact token ids, or that it doesn't know them, and why."""
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -50,8 +51,8 @@ class Unknown:
     detail: str = ""
 
 
-def token_ids(values: list[int]) -> TokenIds:
-    """Make a read-only array of a list of ids.
+def token_ids(values: Iterable[int]) -> TokenIds:
+    """Make a read-only array of ids.
 
     Through `array`, which is three times as fast as numpy's own conversion of a list and strict about types.
 

@@ -1,45 +1,38 @@
 """Splitting a prompt at its special tokens, and remembering what the parts encode to.
 
-A tokenizer first cuts a text at its added tokens and then encodes each piece by itself, so a piece's ids don't depend
-on its neighbours. For chats this means that only new text has to be encoded. A segment is a special token with the text
-behind it, up to the next one; the token stays with its text because some tokenizers treat the start of a text otherwise
-than the start of a piece. Where tokens may take in the space around them, or care for the letters next to them, this
-doesn't hold and `Splitter.of` refuses; the encoder's self-test refuses what it finds to differ.
+A tokenizer first cuts a text at its added tokens and then encodes each piece by itself, so a piece's ids
+don't depend on its neighbours. For chats this means that only new text has to be encoded. A segment is a
+special token with the text behind it, up to the next one; the token stays with its text because some
+tokenizers treat the start of a text otherwise than the start of a piece. Where tokens may take in the space
+around them, or care for the letters next to them, this doesn't hold and `Splitter.of` refuses; the encoder's
+self-test refuses what it finds to differ.
 """
 
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from sys import getsizeof
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gateway.tokenization.results import TokenIds
 
-
-class AddedToken(Protocol):
-    """The flags of `tokenizers.AddedToken`."""
-
-    content: str
-    single_word: bool
-    lstrip: bool
-    rstrip: bool
-    normalized: bool
-    special: bool
+if TYPE_CHECKING:
+    from tokenizers import AddedToken
 
 
 class Splitter:
     """Cuts texts in front of each special token."""
 
     def __init__(self, boundaries: Iterable[str], others: Iterable[str] = ()) -> None:
-        """`others` are added tokens that a match must prefer where they are longer, but that are no boundaries."""
+        """`others` are added tokens that are no boundaries, but are preferred where they match longer."""
         self.boundaries = frozenset(boundaries)
         self._find = re.compile(_any_of(self.boundaries | set(others))).finditer
 
     @classmethod
-    def of(cls, added: Iterable[AddedToken]) -> "Splitter | None":
-        """The splitter of a tokenizer with these added tokens, or None where segments can't be told from outside.
+    def of(cls, added: Iterable["AddedToken"]) -> "Splitter | None":
+        """The splitter for a tokenizer's added tokens, or None if its segments depend on their neighbours.
 
         Tokens that match in normalized text only are found after the cut, within a segment, and don't matter.
         """
@@ -58,7 +51,7 @@ class Splitter:
 
 
 def _any_of(words: Iterable[str]) -> str:
-    """A regular expression for the leftmost, longest of `words`, as a trie: its cost doesn't grow with their number."""
+    """A regular expression for the leftmost, longest word: a trie, for speed whatever their number."""
     by_first: dict[str, set[str]] = {}
     for word in words:
         by_first.setdefault(word[:1], set()).add(word[1:])
@@ -99,8 +92,9 @@ class SegmentMemory:
             self.used -= _size(*self._ids.popitem(last=False))
 
 
-# An entry of an OrderedDict: its slot in the table, its link, and the links in the list.
-_ENTRY_BYTES = 200
+# An entry of an OrderedDict (its slot, its link, the links of the list) and the buffer object behind an
+# array.
+_ENTRY_BYTES = 300
 
 
 def _size(segment: str, ids: TokenIds) -> int:

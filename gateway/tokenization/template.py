@@ -1,9 +1,9 @@
 """A model's chat template: the Jinja program that turns messages into the prompt's text.
 
-The environment is the one that chat templates are written for: Hugging Face's, as in transformers 5.19, which vLLM
-0.32 pins (`transformers.utils.chat_template_utils`). It is set up here, not taken from the installed transformers,
-because later releases change what templates see (they add alias fields to messages), and the engine's release is the
-one that counts. A template is compiled once.
+The environment is the one that chat templates are written for: Hugging Face's, as in transformers 5.19, which
+vLLM 0.32 pins (`transformers.utils.chat_template_utils`). It is set up here, not taken from the installed
+transformers, because later releases change what templates see (they add alias fields to messages), and the
+engine's release is the one that counts. A template is compiled once.
 """
 
 import json
@@ -32,8 +32,8 @@ TEMPLATE_FAULTS = (
     ValueError,
 )
 
-# Marks where the final message ends, while it is rendered to be continued. The trailing space tells whether the
-# template strips messages.
+# Marks where the final message ends, while it is rendered to be continued. The trailing space tells whether
+# the template strips messages.
 _END_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 
 

@@ -10,10 +10,14 @@ from gateway.tokenization.template import Templates
 
 Body = Mapping[str, Any]
 
-# A request may not set these in `chat_template_kwargs`: they are the engine's own arguments, not template variables.
+# A request may not set these in `chat_template_kwargs`: they are the engine's own arguments, not template
+# variables.
 RESERVED_VARIABLES = frozenset(
-    "chat_template conversation max_length messages model_config padding return_assistant_tokens_mask return_dict "
-    "return_tensors tokenize tokenizer tokenizer_kwargs tools truncation".split()
+    {
+        *("chat_template", "conversation", "messages", "model_config", "tools"),
+        *("tokenize", "tokenizer", "tokenizer_kwargs", "padding", "truncation", "max_length"),
+        *("return_assistant_tokens_mask", "return_dict", "return_tensors"),
+    }
 )
 
 
@@ -44,7 +48,7 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TemplateOptions:
-    """The engine's own flags that change what it renders; they must be those that the engine was started with."""
+    """The flags of the engine that change what it renders; they must be those that it was started with."""
 
     chat_template: str | None = None
     """The template's source in place of the model's own (`--chat-template`)."""
@@ -91,4 +95,4 @@ class Dialect(ABC):
 
     @abstractmethod
     def questions(self, endpoint: Endpoint, body: Body) -> Iterator[Question]:
-        """The ways to ask the engine for this body's ids, nearest to the endpoint's own path through it first."""
+        """The ways to ask the engine for this body's ids, the nearest to what it will do itself first."""

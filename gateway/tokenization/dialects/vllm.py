@@ -1,7 +1,8 @@
 """vLLM 0.32: from a request's body to its prompt.
 
 Follows `vllm/renderers/online_renderer.py`, `hf.py`, `chat_utils.py` and the request classes under
-`vllm/entrypoints/openai/`. Whatever those would refuse is `Unrenderable` here too: no prompt is computed for it.
+`vllm/entrypoints/openai/`. Whatever those would refuse is `Unrenderable` here too: no prompt is computed for
+it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,6 +37,10 @@ _RENDERED_BY_CODE = frozenset(
     }
 )
 
+_KNOWN_TO_TOKENIZE = (
+    *("model", "messages", "tools", "chat_template_kwargs"),
+    *("add_generation_prompt", "continue_final_message", "add_special_tokens"),
+)
 # Fields of a chat that `/tokenize` doesn't know, so that its answer may differ from the chat's own prompt.
 _UNKNOWN_TO_TOKENIZE = ("documents", "kv_transfer_params", "reasoning_effort", "truncate_prompt_tokens")
 
@@ -143,8 +148,7 @@ class VllmDialect(Dialect):
 
 
 def _tokenize_chat(body: Body) -> Body:
-    names = "model messages tools add_generation_prompt continue_final_message add_special_tokens chat_template_kwargs"
-    return {name: body[name] for name in names.split() if name in body}
+    return {name: body[name] for name in _KNOWN_TO_TOKENIZE if name in body}
 
 
 def _completion(body: Body) -> Text | Tokens:
@@ -169,7 +173,7 @@ def _completion(body: Body) -> Text | Tokens:
 
 
 def _tool(tool: object, where: str) -> Tool:
-    """One tool as the template sees it: the request class's own fields, in their order, the unset ones as None."""
+    """One tool as the template sees it: the request class's own fields in their order, None where unset."""
     function = tool.get("function") if isinstance(tool, dict) else None
     if (
         not isinstance(tool, dict)

@@ -1,8 +1,8 @@
 """vLLM 0.32: whether a template takes a message's content as text or as a list of parts.
 
-A template that loops over the content of messages takes parts ("openai"), any other takes text ("string"). Follows
-`_detect_content_format` in `vllm/renderers/hf.py`, with its limits: it doesn't look at scopes, and gives up ("string")
-on loops and assignments over messages that unpack several names.
+A template that loops over the content of messages takes parts ("openai"), any other takes text ("string").
+Follows `_detect_content_format` in `vllm/renderers/hf.py`, with its limits: it doesn't look at scopes, and
+gives up ("string") on loops and assignments over messages that unpack several names.
 """
 
 from collections.abc import Iterator

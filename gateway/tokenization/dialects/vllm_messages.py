@@ -1,8 +1,8 @@
 """vLLM 0.32: from a request's messages to those that the template sees.
 
-Follows `parse_chat_messages` in `vllm/renderers/chat_utils.py`, and what pydantic makes of the messages before it: each
-is tried as OpenAI's type for its role and as vLLM's own looser type, the one with more known fields wins, and fields
-that the winner doesn't have are dropped.
+Follows `parse_chat_messages` in `vllm/renderers/chat_utils.py`, and what pydantic makes of the messages
+before it: each is tried as OpenAI's type for its role and as vLLM's own looser type, the one with more known
+fields wins, and fields that the winner doesn't have are dropped.
 """
 
 import json
@@ -18,12 +18,16 @@ from gateway.tokenization.template import Message
 _TEXT_FIELD = {"text": "text", "refusal": "refusal", "thinking": "thinking"}
 
 _MEDIA = frozenset(
-    "image_url input_image image_pil image_embeds audio_url input_audio audio_embeds video_url video_embeds "
-    "prompt_embeds file".split()
+    {
+        *("image_url", "input_image", "image_pil", "image_embeds", "prompt_embeds", "file"),
+        *("audio_url", "input_audio", "audio_embeds", "video_url", "video_embeds"),
+    }
 )
 
-_OPENAI_ASSISTANT = frozenset("role audio content function_call name refusal tool_calls".split())
-_VLLM_MESSAGE = frozenset("role content name tool_call_id tool_calls reasoning tools task".split())
+_OPENAI_ASSISTANT = frozenset({"role", "audio", "content", "function_call", "name", "refusal", "tool_calls"})
+_VLLM_MESSAGE = frozenset(
+    {"role", "content", "name", "tool_call_id", "tool_calls", "reasoning", "tools", "task"}
+)
 _FIELDS_OF_A_CALL = 5  # id, function, type, and the function's name and arguments
 _FIELDS_OF_A_PART = 2  # type and text
 
@@ -42,7 +46,7 @@ def conversation(messages: object, content_format: ContentFormat) -> list[Messag
 
 
 def system_only(messages: Iterable[Message]) -> list[Message]:
-    """Developers become systems, and, where there is more than one or it isn't first, one system at the start."""
+    """Developers become systems; these become one at the start, unless there is just one, and first."""
     systems, others, scattered = [], [], False
     for position, message in enumerate(messages):
         if message["role"] not in ("developer", "system"):
@@ -155,7 +159,7 @@ def _without_billing(text: str) -> str | None:
 
 
 def _call(call: object, where: str) -> dict[str, Any]:
-    """One tool call, its keys in the order of OpenAI's type and its arguments parsed, as templates expect them."""
+    """One tool call: keys in the order of OpenAI's type, arguments parsed, as templates expect them."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(call, dict) or not isinstance(function, dict) or call.get("type") != "function":
         raise Unrenderable(Reason.SHAPE, where)
