@@ -49,7 +49,7 @@ class Report:
         Returns the exit status: 0 if all that has a goal could be measured, met or not, else 1.
         """
         met = {goal: goal.met(self._figures) for goal in self._goals}
-        self._print(console or Console(), met)
+        self._print(console or _wide_console(), met)
         self._write(met)
         return 0 if all(goal.figure in self._figures for goal in self._goals) else 1
 
@@ -90,6 +90,12 @@ class Report:
         }
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _wide_console() -> Console:
+    """A log has no width of its own; figures' names should not be folded there."""
+    console = Console()
+    return console if console.is_terminal else Console(width=140)
 
 
 def _number(value: float) -> str:
