@@ -34,6 +34,7 @@ class Gateway:
 
     Attributes:
         app: the ASGI application to serve.
+        framework: the part of it that FastAPI answers; it also holds the OpenAPI document.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -44,8 +45,9 @@ class Gateway:
         self.fleet = Fleet([self._replica(replica) for replica in settings.replicas], settings.probes)
         self.metrics.watch(self.fleet)
         access = Access(settings.access)
+        self.framework = self._framework(access)
         self.app = Front(
-            self._framework(access),
+            self.framework,
             self._generation(access),
             self.metrics,
             log_requests=settings.log.requests,

@@ -14,7 +14,7 @@ from gateway.app import Gateway
 from gateway.settings import load_settings
 from tests.fakes.engine import FakeEngine
 
-FAST = {"probes": {"interval_s": 0.05, "timeout_s": 0.3, "failures": 3}}
+FAST = {"probes": {"interval_s": 0.05, "timeout_s": 1.0, "failures": 3}}
 """Probes fast enough for tests that wait for them."""
 
 
