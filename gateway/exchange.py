@@ -15,7 +15,7 @@ from gateway.errors import AnswerBroken, GatewayError, Internal, MethodNotAllowe
 from gateway.telemetry.metrics import GatewayMetrics
 from gateway.usage import Usage
 
-log = logging.getLogger("hpkv.request")
+log = logging.getLogger(__name__)
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]

@@ -27,7 +27,7 @@ from gateway.sse import EventStream, error_event
 from gateway.telemetry.metrics import GatewayMetrics
 from gateway.usage import read_usage
 
-log = logging.getLogger("hpkv.forwarding")
+log = logging.getLogger(__name__)
 
 _UNAVAILABLE = frozenset((502, 503, 504))
 """Answers by which a replica, or the proxy before it, says that it can't serve now: another may."""

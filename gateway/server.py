@@ -11,7 +11,7 @@ import uvicorn
 from gateway.app import Gateway
 from gateway.settings import Settings
 
-log = logging.getLogger("hpkv.server")
+log = logging.getLogger(__name__)
 
 
 class Server(uvicorn.Server):

@@ -7,7 +7,7 @@ from types import TracebackType
 
 from engine_adapters.base import Engine, Load, ModelCard
 
-log = logging.getLogger("hpkv.fleet")
+log = logging.getLogger(__name__)
 
 
 class State(enum.Enum):

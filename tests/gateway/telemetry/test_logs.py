@@ -52,7 +52,7 @@ async def test_one_line_a_request_without_prompt_or_key(
             headers={"authorization": "Bearer sk-secret", "x-request-id": "id-1"},
         )
         await running.client.post("/v1/chat/completions", content=b'{"model":"PROMPT')
-    ours = [made for made in caplog.records if made.name.startswith("hpkv")]
+    ours = [made for made in caplog.records if made.name.startswith("gateway")]
     lines = [JsonFormatter().format(made) for made in ours]
     assert not [line for line in lines if "PROMPT" in line or "sk-" in line]
     answered = [orjson.loads(line) for line in lines if '"id-1"' in line]
