@@ -10,9 +10,9 @@ from benchmarks.servers import Server
 from benchmarks.stats import median_interval, paired_ratios
 
 CONNECTIONS = (1, 64)
-REPEATS = 6
-STREAMS, EVENTS = 3, 100
-"""Streams a connection and events a stream: about three seconds a repeat."""
+REPEATS = 14
+STREAMS, EVENTS = 1, 100
+"""Streams a connection and events a stream: a second a repeat, so that a pair sees the same machine."""
 
 
 @dataclass
