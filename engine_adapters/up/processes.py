@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,17 +62,17 @@ class Record(msgspec.Struct, frozen=True):
     leader: Identity
     log: str
 
-    def members(self) -> list[int]:
-        """Return the numbers of its processes that still run."""
+    def members(self) -> set[Identity]:
+        """Return its processes that still run."""
         try:
             if _stat(self.leader.pid).started != self.leader.started:
-                return []  # the number went to somebody else, which it can't while our session lives
+                return set()  # the number went to somebody else, which it can't while our session lives
         except ProcessLookupError:
             pass
-        return [pid for pid in _session(self.leader.pid) if _holds(pid, self.log)]
+        return {process for process in _session(self.leader.pid) if _holds(process.pid, self.log)}
 
 
-def _session(leader: int) -> Iterator[int]:
+def _session(leader: int) -> Iterator[Identity]:
     for entry in PROC.iterdir():
         if entry.name.isdigit():
             try:
@@ -80,7 +80,7 @@ def _session(leader: int) -> Iterator[int]:
             except ProcessLookupError:
                 continue
             if stat.session == leader and stat.state != "Z":
-                yield int(entry.name)
+                yield Identity(int(entry.name), stat.started)
 
 
 def _holds(pid: int, log: str) -> bool:
@@ -129,30 +129,32 @@ class Child:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
-def end(records: Sequence[Record], grace: float) -> int:
+def end(records: Iterable[Record], grace: float) -> int:
     """End all processes of all `records`: SIGTERM, then SIGKILL to what is left after `grace` seconds.
 
     Returns how many there were.
     """
-    found = _all_members(records)
+    records = list(records)
+    found = set[Identity]().union(*(record.members() for record in records))
     _signal(found, signal.SIGTERM)
     _signal(found, signal.SIGCONT)  # a stopped one can't hear the first
     deadline = time.monotonic() + grace
-    while _all_members(records) and time.monotonic() < deadline:
-        time.sleep(POLL)
-    while left := _all_members(records):
-        _signal(left, signal.SIGKILL)
+    while left := _left(found, records):
+        if time.monotonic() > deadline:
+            _signal(left, signal.SIGKILL)
         time.sleep(POLL)
     return len(found)
 
 
-def _all_members(records: Sequence[Record]) -> list[int]:
-    return [pid for record in records for pid in record.members()]
+def _left(found: set[Identity], records: Iterable[Record]) -> set[Identity]:
+    """Add newly born processes to `found`; return those that run. A dying one has let go of its log."""
+    found.update(*(record.members() for record in records))
+    return {process for process in found if is_alive(process)}
 
 
-def _signal(pids: Sequence[int], number: signal.Signals) -> None:
-    for pid in pids:
+def _signal(processes: Iterable[Identity], number: signal.Signals) -> None:
+    for process in processes:
         try:
-            os.kill(pid, number)
+            os.kill(process.pid, number)
         except ProcessLookupError:
             continue
