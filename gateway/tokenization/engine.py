@@ -44,8 +44,11 @@ async def ask(call: EngineCall, question: Question) -> TokenIds:
         raise EngineUnreachable(question.path, "it isn't an object")
     if answer.get("features") is not None:
         raise Unrenderable(Reason.MEDIA, question.path)
+    ids = answer.get(question.field)
+    if not isinstance(ids, list):
+        raise EngineUnreachable(question.path, f"no list under {question.field!r} in it")
     try:
-        return token_ids(answer.get(question.field, ()))
+        return token_ids(ids)
     except (TypeError, OverflowError) as error:
         raise EngineUnreachable(question.path, f"{question.field!r} in it aren't token ids") from error
 
