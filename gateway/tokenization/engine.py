@@ -10,10 +10,8 @@ from gateway.tokenization.dialects.base import Dialect, Question, Unrenderable
 from gateway.tokenization.errors import EngineRefused, EngineUnreachable
 from gateway.tokenization.results import Endpoint, Reason, TokenIds, Tokens, Unknown, token_ids
 
-# vLLM answers 403 on its render routes unless it was started with --enable-scale-out.
-_NOT_SERVED = frozenset(
-    {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED}
-)
+# vLLM answers 403 on its render routes unless it was started with --enable-scale-out. A 404 is about a model.
+_NOT_SERVED = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED})
 
 # How long a route that isn't served is left alone; the engine may be started again with it.
 _RETRY_S = 60.0

@@ -54,7 +54,7 @@ async def test_the_engine_renders(endpoint: Endpoint):
         (EngineRefused("/x", 500), Reason.ENGINE_SILENT),
         (EngineUnreachable("/x", "gone"), Reason.ENGINE_SILENT),
         (EngineRefused("/x", 403), Reason.NOT_RENDERED_HERE),
-        (EngineRefused("/x", 404), Reason.NOT_RENDERED_HERE),
+        (EngineRefused("/x", 404), Reason.REFUSED),
     ],
 )
 async def test_anything_else_is_unknown(answer: Any, reason: Reason):
@@ -71,7 +71,7 @@ async def test_an_answer_without_ids_is_no_empty_prompt():
 
 
 async def test_a_route_that_isnt_served_is_left_alone():
-    engine = Engine(EngineRefused("/x", 404))
+    engine = Engine(EngineRefused("/x", 403))
     render = renderer(engine)
     for _ in range(3):
         answer = await render.tokens(Endpoint.RESPONSES, BODY)
@@ -79,6 +79,14 @@ async def test_a_route_that_isnt_served_is_left_alone():
         assert answer.reason is Reason.NOT_RENDERED_HERE
     await render.tokens(Endpoint.MESSAGES, BODY)
     assert [path for path, _ in engine.asked] == ["/v1/responses/render", "/v1/messages/render"]
+
+
+async def test_an_unknown_model_doesnt_close_the_route_to_others():
+    engine = Engine(EngineRefused("/x", 404))
+    render = renderer(engine)
+    await render.tokens(Endpoint.RESPONSES, {**BODY, "model": "other"})
+    engine.answer = {"token_ids": [1]}
+    assert isinstance(await render.tokens(Endpoint.RESPONSES, BODY), Tokens)
 
 
 async def test_without_an_engine_nothing_is_asked():
