@@ -6,6 +6,7 @@ keeps unknown fields, but puts the known ones of a tool call in front of them, i
 
 import json
 from collections.abc import Iterable
+from types import NoneType
 from typing import Any
 
 from gateway.tokenization.dialects.base import Unrenderable
@@ -28,7 +29,13 @@ _PART_FIELDS = _MEDIA - {"input_image"} | {
     *("type", "text", "refusal", "thinking", "closed", "name", "uuid", "data", "prompt_cache_breakpoint"),
 }
 
-_KINDS = {"tool_call_id": str, "reasoning": str, "reasoning_content": str, "refusal": str, "tool_calls": list}
+_TEXT = (str, NoneType)
+_KINDS = {
+    **dict.fromkeys(("tool_call_id", "reasoning", "reasoning_content", "refusal"), _TEXT),
+    "tool_calls": (list, NoneType),
+}
+
+_PLAIN_ROLES = frozenset({"user", "assistant"})
 
 _BILLING_HEADER = "x-anthropic-billing-header"
 
@@ -41,7 +48,12 @@ def conversation(messages: object, content_format: ContentFormat) -> list[Messag
     """
     if not isinstance(messages, list) or not messages:
         raise Unrenderable(Reason.SHAPE, "messages")
-    return [_message(message, f"messages[{at}]", content_format) for at, message in enumerate(messages)]
+    return [
+        _plain(message, content_format)
+        if _is_plain(message)
+        else _message(message, f"messages[{at}]", content_format)
+        for at, message in enumerate(messages)
+    ]
 
 
 def system_only(messages: Iterable[Message]) -> list[Message]:
@@ -62,6 +74,22 @@ def system_only(messages: Iterable[Message]) -> list[Message]:
 
 def _joined(content: str | list[Message]) -> str:
     return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+
+
+def _is_plain(message: Any) -> bool:
+    """Whether it is the most common shape, which is worth a shorter way."""
+    return (
+        type(message) is dict
+        and len(message) == 2
+        and message.get("role") in _PLAIN_ROLES
+        and type(message.get("content")) is str
+    )
+
+
+def _plain(message: Message, content_format: ContentFormat) -> Message:
+    content = message["content"]
+    seen = content if content_format == "string" else [{"type": "text", "text": content}]
+    return {"role": message["role"], "content": seen}
 
 
 def _message(message: object, where: str, content_format: ContentFormat) -> Message:
@@ -93,7 +121,7 @@ def _check_fields(message: dict[str, Any], where: str) -> None:
     if "name" in message and not isinstance(message["name"], str):
         raise Unrenderable(Reason.SHAPE, f"{where}.name")
     for name, kind in _KINDS.items():
-        if not isinstance(message.get(name), kind | None):
+        if not isinstance(message.get(name), kind):
             raise Unrenderable(Reason.SHAPE, f"{where}.{name}")
     for name in ("tools", "task"):
         if message.get(name) is not None:
@@ -105,10 +133,7 @@ def _check_fields(message: dict[str, Any], where: str) -> None:
 
 
 def _content(message: Message, where: str, content_format: ContentFormat) -> str | list[Message]:
-    content = message.get("content")
-    if isinstance(content, str) and content_format == "string" and not content.startswith(_BILLING_HEADER):
-        return content  # by far the most common shape
-    listed = _listed(content, f"{where}.content")
+    listed = _listed(message.get("content"), f"{where}.content")
     if message["role"] == "system":
         listed = [kept for part in listed if (kept := _without_billing(part)) != ""]
     parts = [_part(part, f"{where}.content[{at}]") for at, part in enumerate(listed)]

@@ -7,14 +7,14 @@ import pytest
 from gateway.tokenization import Endpoint, EngineRefused, EngineUnreachable, Reason, Tokens, Unknown
 from gateway.tokenization.dialects.base import ModelFacts, Question, TemplateOptions, Unrenderable
 from gateway.tokenization.dialects.vllm import VllmDialect
-from gateway.tokenization.engine import EngineRenderer, ask
+from gateway.tokenization.engine import Engine, EngineRenderer
 from gateway.tokenization.template import Templates
 
 DIALECT = VllmDialect(ModelFacts(Templates.of(None, {})), TemplateOptions())
 BODY = {"input": "hi", "model": "m"}
 
 
-class Engine:
+class Answering:
     def __init__(self, answer: Any) -> None:
         self.answer = answer
         self.asked: list[tuple[str, Mapping[str, Any]]] = []
@@ -29,13 +29,13 @@ class Engine:
         return self.answer
 
 
-def renderer(engine: Engine | None, at_once: int = 2) -> EngineRenderer:
-    return EngineRenderer(DIALECT, engine, at_once=at_once, deadline_s=0.2)
+def renderer(call: "Answering | None", at_once: int = 2) -> EngineRenderer:
+    return EngineRenderer(DIALECT, Engine(call) if call else None, at_once=at_once, deadline_s=0.2)
 
 
 @pytest.mark.parametrize("endpoint", [Endpoint.RESPONSES, Endpoint.MESSAGES])
 async def test_the_engine_renders(endpoint: Endpoint):
-    engine = Engine({"token_ids": [1, 2], "features": None})
+    engine = Answering({"token_ids": [1, 2], "features": None})
     answer = await renderer(engine).tokens(endpoint, BODY)
     assert isinstance(answer, Tokens)
     assert answer.ids.tolist() == [1, 2]
@@ -58,20 +58,20 @@ async def test_the_engine_renders(endpoint: Endpoint):
     ],
 )
 async def test_anything_else_is_unknown(answer: Any, reason: Reason):
-    assert await renderer(Engine(answer)).tokens(Endpoint.RESPONSES, BODY) == Unknown(
+    assert await renderer(Answering(answer)).tokens(Endpoint.RESPONSES, BODY) == Unknown(
         reason, "/v1/responses/render"
     )
 
 
 async def test_an_answer_without_ids_is_no_empty_prompt():
     with pytest.raises(EngineUnreachable, match="token_ids"):
-        await ask(Engine({}), Question("/x", {}, "token_ids"))
+        await Engine(Answering({})).ids(Question("/x", {}, "token_ids"))
     with pytest.raises(Unrenderable):
-        await ask(Engine({"tokens": [1], "features": {}}), Question("/x", {}, "tokens"))
+        await Engine(Answering({"tokens": [1], "features": {}})).ids(Question("/x", {}, "tokens"))
 
 
 async def test_a_route_that_isnt_served_is_left_alone():
-    engine = Engine(EngineRefused("/x", 403))
+    engine = Answering(EngineRefused("/x", 403))
     render = renderer(engine)
     for _ in range(3):
         answer = await render.tokens(Endpoint.RESPONSES, BODY)
@@ -82,7 +82,7 @@ async def test_a_route_that_isnt_served_is_left_alone():
 
 
 async def test_an_unknown_model_doesnt_close_the_route_to_others():
-    engine = Engine(EngineRefused("/x", 404))
+    engine = Answering(EngineRefused("/x", 404))
     render = renderer(engine)
     await render.tokens(Endpoint.RESPONSES, {**BODY, "model": "other"})
     engine.answer = {"token_ids": [1]}
@@ -96,7 +96,7 @@ async def test_without_an_engine_nothing_is_asked():
 
 
 async def test_a_cancelled_request_frees_its_place():
-    engine = Engine({"token_ids": [1]})
+    engine = Answering({"token_ids": [1]})
     engine.go.clear()
     render = renderer(engine, at_once=1)
     first = asyncio.create_task(render.tokens(Endpoint.RESPONSES, BODY))
