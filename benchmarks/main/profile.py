@@ -12,18 +12,18 @@ from benchmarks.main import requests
 from benchmarks.main.rig import Rig
 from benchmarks.main.sse_client import stream
 from benchmarks.peers import peer
-from benchmarks.report import RESULTS
-from benchmarks.servers import Server
+from benchmarks.servers import HOME, Server
 
 SECONDS, CONNECTIONS, RATE, ROWS = 10, 64, 500, 45
 
 
 def profile(rig: Rig) -> None:
     """Profile the gateway and the passthrough under both loads."""
-    RESULTS.mkdir(exist_ok=True)
+    folder = HOME / "profiles"
+    folder.mkdir(exist_ok=True)
     for server in rig.contenders[:2]:
         for load in ("requests", "streams"):
-            folded = RESULTS / f"profile-{server.name}-{load}.folded"
+            folded = folder / f"{server.name}-{load}.folded"
             command = [str(peer("py-spy") / "py-spy"), "record", "--format", "raw", "--output", str(folded)]
             command += ["--pid", str(server.process.pid), "--duration", str(SECONDS), "--rate", str(RATE)]
             with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
