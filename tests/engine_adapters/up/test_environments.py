@@ -1,0 +1,70 @@
+import dataclasses
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from engine_adapters.up import environments
+from engine_adapters.up.environments import Environment, Recipe, ensure, is_whole
+from engine_adapters.up.errors import EnvironmentFailed
+
+
+def ignore(text: str) -> None:
+    """No progress to show."""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    """An environment without packages of its own, quickly made."""
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("")
+    return Recipe("tiny", requirements, (("alias", "1.2+cpu"),), ("json",), "Look here. ")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def test_a_failed_one_is_made_anew_and_a_whole_one_only_once(recipe: Recipe, home: Path) -> None:
+    broken = dataclasses.replace(recipe, imports=("no_such_module",))
+    with pytest.raises(EnvironmentFailed, match=r"(?s)No module named 'no_such_module'.*Look here\."):
+        ensure(broken, home, home / "log", ignore)
+    assert not is_whole(home / "envs/tiny", broken)
+    leftover = home / "envs/tiny/leftover"
+    leftover.touch()
+
+    made = ensure(recipe, home, home / "log", ignore)
+    assert is_whole(made.folder, recipe)
+    assert not leftover.exists()
+    leftover.touch()
+    ensure(recipe, home, home / "log", ignore)
+    assert leftover.exists()
+    assert imported(made) == ("1.2+cpu", environments.project_root())
+
+
+def imported(environment: Environment) -> tuple[str, Path]:
+    """The alias's version and the folder of `cache`, as the environment's Python sees them."""
+    code = "import cache, importlib.metadata as m; print(m.version('alias'), cache.__file__)"
+    told = subprocess.run([environment.python, "-P", "-c", code], capture_output=True, text=True, check=True)
+    version, file = told.stdout.split()
+    return version, Path(file).resolve().parent.parent
+
+
+def test_a_changed_list_is_another_environment(recipe: Recipe, home: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "env"
+    folder.mkdir()
+    (folder / ".made").write_text(recipe.digest())
+    assert is_whole(folder, recipe)
+    recipe.requirements.write_text("other==1\n")
+    assert not is_whole(folder, recipe)
+
+
+def test_an_unstamped_folder_is_not_whole(recipe: Recipe, tmp_path: Path) -> None:
+    assert not is_whole(tmp_path, recipe)
+
+
+def test_a_package_of_our_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    with pytest.raises(EnvironmentFailed, match="hide this project's own"):
+        environments.link_project(tmp_path)
