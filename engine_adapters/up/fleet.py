@@ -3,7 +3,7 @@
 import os
 import string
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from engine_adapters.vllm import environment as vllm_environment
 from engine_adapters.vllm import launch
@@ -27,23 +27,6 @@ WATCH_INTERVAL = 0.5
 GATEWAY = "gateway"
 
 
-def up(options: Options, progress: Progress) -> None:
-    """Run a fleet until a signal ends it.
-
-    Raises:
-        UpError: it could not start, or could not go on. Whatever was started has ended then.
-        KeyboardInterrupt: the same, while it was starting.
-    """
-    folder = Folder(options.state)
-    with Interrupts() as interrupts, folder.hold():
-        fleet = Fleet(options, folder, progress, interrupts)
-        try:
-            fleet.start()
-            fleet.watch()
-        finally:
-            fleet.end()
-
-
 def prepare(options: Options, progress: Progress) -> Environment:
     """Make what replicas need: vLLM's environment and, unless another is asked for, the small model."""
     log = options.home / "logs" / "vllm-environment.log"
@@ -55,14 +38,42 @@ def prepare(options: Options, progress: Progress) -> Environment:
     return environment
 
 
+Prepare = Callable[[Options, Progress], Environment]
+
+
+def up(options: Options, progress: Progress, prepare: Prepare = prepare) -> None:
+    """Run a fleet until a signal ends it. `prepare` makes the engine's environment where it is needed.
+
+    Raises:
+        UpError: it could not start, or could not go on. Whatever was started has ended then.
+        KeyboardInterrupt: the same, while it was starting.
+    """
+    folder = Folder(options.state)
+    with Interrupts() as interrupts, folder.hold():
+        fleet = Fleet(options, folder, progress, interrupts, prepare)
+        try:
+            fleet.start()
+            fleet.watch()
+        finally:
+            fleet.end()
+
+
 class Fleet:
     """The processes of one `hpkv up`."""
 
-    def __init__(self, options: Options, folder: Folder, progress: Progress, interrupts: Interrupts) -> None:
+    def __init__(
+        self,
+        options: Options,
+        folder: Folder,
+        progress: Progress,
+        interrupts: Interrupts,
+        prepare: Prepare,
+    ) -> None:
         self._options = options
         self._config = folder.path / "hpkv.yaml"
         self._progress = progress
         self._interrupts = interrupts
+        self._prepare = prepare
         self._url = f"http://127.0.0.1:{options.port}"
         self._crew = Crew(folder, self._url)
 
@@ -109,7 +120,7 @@ class Fleet:
         ]
 
     def _start_replicas(self, launches: Sequence[launch.Launch]) -> None:
-        environment = prepare(self._options, self._progress)
+        environment = self._prepare(self._options, self._progress)
         names = ", ".join(one.name for one in launches)
         with self._progress.step(f"{launches[0].served_name} on replicas {names}") as step:
             ready = {}

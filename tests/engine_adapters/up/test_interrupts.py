@@ -16,7 +16,13 @@ def test_each_ending_signal_is_a_keyboard_interrupt(number: signal.Signals) -> N
 
 def test_what_is_held_ends_first() -> None:
     steps = []
-    with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt), interrupts.held():
-        os.kill(os.getpid(), signal.SIGTERM)
-        steps.append("after the signal")
-    assert steps
+
+    def signalled() -> None:
+        with interrupts.held():
+            os.kill(os.getpid(), signal.SIGTERM)
+            steps.append("held")
+        steps.append("after")
+
+    with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):
+        signalled()
+    assert steps == ["held"]
