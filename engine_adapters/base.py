@@ -1,11 +1,12 @@
 """What the gateway asks of an engine over HTTP, whatever kind it is."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 
 from engine_adapters.errors import EngineAnswerInvalid
+from engine_adapters.events import Origin, Sink
 from engine_adapters.http import Connection
 
 
@@ -41,6 +42,13 @@ class Refusal(NamedTuple):
     code: str | None
 
 
+class EventStream(Protocol):
+    """An engine's KV events on their way to whoever listens."""
+
+    async def run(self) -> None:
+        """Follow the stream until cancelled; never raises for what the engine does."""
+
+
 class Engine(ABC):
     """One engine server, seen through HTTP. Methods raise `EngineError`s only."""
 
@@ -60,6 +68,10 @@ class Engine(ABC):
     @abstractmethod
     def refusal(self, status: int, body: bytes) -> Refusal:
         """Read an error answer, whatever its shape; never raises."""
+
+    def events(self, origin: Origin, sink: Sink) -> EventStream | None:
+        """The stream of this engine's KV events into `sink`, or None where it sends none."""
+        return None
 
     async def models(self, *, timeout_s: float) -> list[ModelCard]:
         """The models that the engine serves, LoRA adapters included."""

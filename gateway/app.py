@@ -18,13 +18,15 @@ from gateway.api.generation import Generation
 from gateway.api.health import health_router
 from gateway.api.models import models_router
 from gateway.api.openapi import add_endpoints
+from gateway.dispatch import Dispatcher
 from gateway.drain import Drain
 from gateway.errors import GatewayError, Internal, InvalidRequest, MethodNotAllowed, NotFound
 from gateway.exchange import App, Front
 from gateway.fleet import Fleet, Replica
 from gateway.forwarding import Forwarder
 from gateway.headers import sort_request
-from gateway.routing import Router, create_policy
+from gateway.knowledge import Knowledge
+from gateway.routing import create_policy
 from gateway.settings import ReplicaSettings, Settings
 from gateway.telemetry.metrics import GatewayMetrics
 
@@ -44,6 +46,9 @@ class Gateway:
         self._transports: dict[Path | None, AiohttpTransport] = {}
         self.fleet = Fleet([self._replica(replica) for replica in settings.replicas], settings.probes)
         self.metrics.watch(self.fleet)
+        policy = create_policy(settings.routing.policy)
+        self.knowledge = Knowledge(settings.prefix, self.fleet, active=policy.wants_prefix)
+        self.dispatcher = Dispatcher(self.fleet, self.knowledge, policy)
         access = Access(settings.access)
         self.framework = self._framework(access)
         self.app = Front(
@@ -68,8 +73,7 @@ class Gateway:
 
     def _generation(self, access: Access) -> dict[str, App]:
         settings = self.settings
-        router = Router(create_policy(settings.routing.policy))
-        forwarder = Forwarder(self.fleet, router, settings.timeouts, self.metrics)
+        forwarder = Forwarder(self.dispatcher, settings.timeouts, self.metrics)
         return {
             endpoint.path: Generation(endpoint, access, self.drain, forwarder, settings.limits.body_bytes)
             for endpoint in ENDPOINTS
@@ -94,6 +98,7 @@ class Gateway:
             yield
         finally:
             await self.fleet.stop()
+            await self.knowledge.close()
             for transport in self._transports.values():
                 await transport.aclose()
 

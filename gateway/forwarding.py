@@ -9,7 +9,9 @@ import time
 from dataclasses import dataclass
 
 from engine_adapters.errors import EngineDisconnected, EngineError, EngineTimeout, EngineUnreachable
+from engine_adapters.events import Tier
 from engine_adapters.http import Headers, Reply
+from gateway.dispatch import Dispatch, Dispatcher, Request
 from gateway.errors import (
     AnswerBroken,
     GatewayError,
@@ -19,9 +21,9 @@ from gateway.errors import (
     envelope,
 )
 from gateway.exchange import Exchange
-from gateway.fleet import Fleet, Replica
+from gateway.fleet import Replica
 from gateway.headers import sort_answer
-from gateway.routing import Candidate, Passage, RequestContext, Router
+from gateway.routing import Candidate, Passage
 from gateway.settings import TimeoutSettings
 from gateway.sse import EventStream, error_event
 from gateway.telemetry.metrics import GatewayMetrics
@@ -37,6 +39,8 @@ _REFUSAL_BYTES = 1 << 20
 
 _USAGE_BYTES = 1 << 20
 """Answers beyond this size are not searched for their usage: it would hold up the event loop."""
+
+_TIERS = tuple(tier.name.lower().encode() for tier in Tier)
 
 _BODY_HEADERS = frozenset((b"content-type", b"content-length", b"content-encoding"))
 
@@ -75,34 +79,31 @@ class _TryElsewhere(Exception):
 class Forwarder:
     """Forwards requests to the replicas of a fleet."""
 
-    def __init__(
-        self, fleet: Fleet, router: Router, timeouts: TimeoutSettings, metrics: GatewayMetrics
-    ) -> None:
-        self._fleet = fleet
-        self._router = router
+    def __init__(self, dispatcher: Dispatcher, timeouts: TimeoutSettings, metrics: GatewayMetrics) -> None:
+        self._dispatcher = dispatcher
         self._first_chunk_s = timeouts.first_chunk_s
         self._metrics = metrics
 
-    async def forward(self, context: RequestContext, upstream: Upstream, exchange: Exchange) -> None:
+    async def forward(self, request: Request, upstream: Upstream, exchange: Exchange) -> None:
         """Answer the exchange with a replica's answer.
 
         Raises:
             GatewayError: when nothing was sent to the client.
             AnswerBroken: a document broke in its middle. (A stream ends with an error event.)
         """
-        replicas = self._fleet.serving(context.model)
-        exchange.model = context.model  # not before: clients could fill the metrics with labels
-        first = self._router.decide(context, replicas, {}).chosen
+        dispatch = await self._dispatcher.look_up(request)
+        exchange.model = request.model  # not before: clients could fill the metrics with labels
+        first = self._dispatcher.decide(dispatch).chosen
         try:
-            await self._attempt(first, upstream, exchange)
+            await self._attempt(dispatch, first, upstream, exchange)
         except _TryElsewhere as failure:
-            others = [other for other in replicas if other is not first.replica and other.up]
+            others = [other for other in dispatch.replicas if other is not first.replica and other.up]
             if not others and not failure.again:
                 raise failure.error from None
-            second = self._router.decide(context, others or [first.replica], {}).chosen
+            second = self._dispatcher.decide(dispatch, others or [first.replica]).chosen
             self._moved(first.replica, second.replica, failure, exchange)
             try:
-                await self._attempt(second, upstream, exchange)
+                await self._attempt(dispatch, second, upstream, exchange)
             except _TryElsewhere as final:
                 raise final.error from None
 
@@ -118,9 +119,12 @@ class Forwarder:
             },
         )
 
-    async def _attempt(self, chosen: Candidate, upstream: Upstream, exchange: Exchange) -> None:
+    async def _attempt(
+        self, dispatch: Dispatch, chosen: Candidate, upstream: Upstream, exchange: Exchange
+    ) -> None:
         replica = chosen.replica
-        exchange.replica = replica.name
+        exchange.chosen = chosen
+        self._dispatcher.commit(dispatch, replica)
         passage = Passage(chosen, streamed=upstream.streamed)
         reply: Reply | None = None
         try:
@@ -172,7 +176,7 @@ class Forwarder:
         headers += [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(answer)),
-            (b"x-hpkv-replica", replica.name.encode()),
+            *_own_headers(exchange),
         ]
         await exchange.start(reply.status, headers)
         await exchange.write(answer, more=False)
@@ -181,7 +185,7 @@ class Forwarder:
         self, replica: Replica, reply: Reply, first: bytes, upstream: Upstream, exchange: Exchange
     ) -> None:
         headers = sort_answer(reply.headers)
-        headers.append((b"x-hpkv-replica", replica.name.encode()))
+        headers += _own_headers(exchange)
         if _is_event_stream(headers):
             # We may take an event out or put one in, so an announced length no longer holds.
             headers = [header for header in headers if header[0] != b"content-length"]
@@ -247,6 +251,16 @@ def _failed(replica: Replica, error: EngineError) -> _TryElsewhere:
         ReplicaFailed(f"Replica {replica.name} broke before it answered."),
         again=isinstance(error, EngineDisconnected),
     )
+
+
+def _own_headers(exchange: Exchange) -> Headers:
+    chosen = exchange.chosen
+    assert chosen is not None
+    predicted = b", ".join(b"%s=%d" % pair for pair in zip(_TIERS, chosen.cached, strict=True) if pair[1])
+    return [
+        (b"x-hpkv-replica", chosen.replica.name.encode()),
+        (b"x-hpkv-cached-tokens", predicted or b"gpu=0"),
+    ]
 
 
 def _is_event_stream(headers: Headers) -> bool:

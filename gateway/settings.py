@@ -112,7 +112,22 @@ class ReplicaSettings(Section):
 class RoutingSettings(Section):
     """Which replica gets a request."""
 
-    policy: Literal["round_robin", "least_loaded"] = "least_loaded"
+    policy: Literal["ttft", "deepest_hit", "least_loaded", "round_robin", "sticky"] = "ttft"
+
+
+class PrefixSettings(Section):
+    """What is known of prompts, for the policies that ask."""
+
+    index_blocks: int = Field(
+        default=1 << 20, ge=4096, description="distinct blocks remembered a model, some 200 bytes each"
+    )
+    tokenizers: dict[str, str] = Field(
+        default={}, description="model → folder or hub name, where the engine's own can't be read here"
+    )
+    encode_threads: int = Field(default=0, ge=0, description="threads for long texts; 0: half the cores")
+    max_wait_s: PositiveFloat = Field(
+        default=0.5, description="a text that would wait longer to be encoded is refused with 503"
+    )
 
 
 class TimeoutSettings(Section):
@@ -211,6 +226,7 @@ class Settings(BaseSettings):
     listen: Listen = Listen()
     replicas: list[ReplicaSettings] = []
     routing: RoutingSettings = RoutingSettings()
+    prefix: PrefixSettings = PrefixSettings()
     timeouts: TimeoutSettings = TimeoutSettings()
     probes: ProbeSettings = ProbeSettings()
     limits: LimitSettings = LimitSettings()

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 if TYPE_CHECKING:
     from gateway.exchange import Exchange
     from gateway.fleet import Replica
+    from gateway.routing import Candidate
 
 # A creation time beside each counter doubles the page and says nothing to an operator.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -56,6 +57,18 @@ class GatewayMetrics:
             ["model", "replica", "kind"],
             registry=self.registry,
         )
+        self._predicted = Counter(
+            "hpkv_gateway_predicted_cached_tokens_total",
+            "Cached tokens that were predicted for requests whose replica reported how many there were",
+            ["model"],
+            registry=self.registry,
+        )
+        self._mispredicted = Counter(
+            "hpkv_gateway_mispredicted_cached_tokens_total",
+            "Sum of |predicted - reported| over the same requests",
+            ["model"],
+            registry=self.registry,
+        )
         self._moved = Counter(
             "hpkv_gateway_moved_requests_total",
             "Requests which a replica failed before its first chunk and another took over",
@@ -75,9 +88,14 @@ class GatewayMetrics:
 
     def observe(self, exchange: Exchange, seconds: float) -> None:
         """Count a finished request."""
-        endpoint, model, replica = exchange.endpoint, exchange.model, exchange.replica
+        endpoint, model = exchange.endpoint, exchange.model
         self._requests.labels(endpoint, model, exchange.status).inc()
         self._duration.labels(endpoint, model).observe(seconds)
+        if exchange.chosen is not None:
+            self._observe_answer(exchange, exchange.chosen)
+
+    def _observe_answer(self, exchange: Exchange, chosen: Candidate) -> None:
+        endpoint, model, replica = exchange.endpoint, exchange.model, chosen.replica.name
         if exchange.first_chunk_at:
             self._first_chunk.labels(endpoint, model, replica).observe(
                 exchange.first_chunk_at - exchange.started
@@ -87,6 +105,10 @@ class GatewayMetrics:
             self._tokens.labels(model, replica, "prompt").inc(usage.prompt_tokens)
             self._tokens.labels(model, replica, "cached").inc(usage.cached_tokens or 0)
             self._tokens.labels(model, replica, "completion").inc(usage.completion_tokens)
+        if usage is not None and usage.cached_tokens is not None:
+            predicted = sum(chosen.cached)
+            self._predicted.labels(model).inc(predicted)
+            self._mispredicted.labels(model).inc(abs(predicted - usage.cached_tokens))
 
     def moved(self, replica: str) -> None:
         """A request left this replica for another."""
