@@ -46,7 +46,7 @@ class Slow:
 
 @pytest.fixture
 def slow() -> Slow:
-    return Slow(families.byte_level())
+    return Slow(families.SEGMENTED["byte_level"]())
 
 
 @pytest.mark.parametrize("name", families.SEGMENTED)
@@ -66,12 +66,12 @@ def test_the_self_test_refuses_a_tokenizer_that_cuts_elsewhere():
             next(iter(added.values())).content = "lazy"  # in truth an ordinary piece of a word
             return added
 
-    assert Encoder(families.byte_level(), POOL, CAPACITY).segmented
-    assert not Encoder(Liar(families.byte_level()), POOL, CAPACITY).segmented  # type: ignore[arg-type]
+    assert Encoder(families.SEGMENTED["byte_level"](), POOL, CAPACITY).segmented
+    assert not Encoder(Liar(families.SEGMENTED["byte_level"]()), POOL, CAPACITY).segmented  # type: ignore[arg-type]
 
 
 def test_special_tokens_that_are_taken_as_text_are_no_boundaries():
-    tokenizer = families.byte_level()
+    tokenizer = families.SEGMENTED["byte_level"]()
     tokenizer.encode_special_tokens = True
     assert not Encoder(tokenizer, POOL, CAPACITY).segmented
 
@@ -112,7 +112,7 @@ def test_only_new_text_is_encoded(slow: Slow):
 
 
 def test_a_whole_encode_remembers_nothing():
-    encoder = Encoder(families.stripping(), POOL, CAPACITY)
+    encoder = Encoder(families.WHOLE["stripping"](), POOL, CAPACITY)
     now(encoder.encode("<|role|>user\nquestion", False))
     assert encoder.memory.used == 0
 
@@ -191,7 +191,7 @@ async def test_work_beyond_what_waits_is_refused(slow: Slow):
 
 
 async def test_a_failed_job_is_forgotten(pool: EncodePool):
-    encoder = Encoder(families.byte_level(), pool, CAPACITY)
+    encoder = Encoder(families.SEGMENTED["byte_level"](), pool, CAPACITY)
     broken = prose(10_000) + "\ud800"
     for _ in range(2):
         with pytest.raises(UnicodeEncodeError):
@@ -201,7 +201,7 @@ async def test_a_failed_job_is_forgotten(pool: EncodePool):
 
 
 def test_measures_its_speed():
-    encoder = Encoder(families.byte_level(), POOL, CAPACITY)
+    encoder = Encoder(families.SEGMENTED["byte_level"](), POOL, CAPACITY)
     text = prose(6000)
     encoder.encode_all([text])
     start = time.perf_counter()

@@ -137,7 +137,10 @@ async def test_only_a_fraction_of_live_traffic_is_compared_one_at_a_time(open_mo
 
 async def test_templates_that_only_the_engine_has_are_asked_for(open_model: OpenModel, tmp_path_factory):
     folder = families.save(
-        tmp_path_factory.mktemp("oss"), families.byte_level(), model_type="gpt_oss", architectures=["X"]
+        tmp_path_factory.mktemp("oss"),
+        families.SEGMENTED["byte_level"](),
+        model_type="gpt_oss",
+        architectures=["X"],
     )
     model = await open_model(folder, call=FrontEnd(await open_model("byte_level"), RENDER))
     assert await ids(model) == await ids(await open_model("byte_level"))
