@@ -140,7 +140,9 @@ async def test_no_cookie_of_one_answer_reaches_the_next_request(transport: httpx
     assert b"cookie" not in heads[1].lower()
 
 
-async def test_our_questions_are_posted_as_json(engine: FakeEngine, transport: httpx2.AsyncBaseTransport) -> None:
+async def test_our_questions_are_posted_as_json(
+    engine: FakeEngine, transport: httpx2.AsyncBaseTransport
+) -> None:
     connection = connect(engine.url, transport)
     status, answer = await connection.fetch("/tokenize", b'{"model":"fake","prompt":"hi"}', timeout_s=1)
     assert status == 200

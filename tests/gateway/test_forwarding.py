@@ -80,7 +80,10 @@ async def test_stream_options_without_usage_are_completed(
 ) -> None:
     running = await serve(engine)
     answer = await running.chat(max_tokens=3, stream=True, stream_options=options)
-    assert engine.requests("/v1/chat/completions")[-1].json["stream_options"] == {**(options or {}), "include_usage": True}
+    assert engine.requests("/v1/chat/completions")[-1].json["stream_options"] == {
+        **(options or {}),
+        "include_usage": True,
+    }
     assert b'"usage"' not in answer.content
 
 
