@@ -64,7 +64,29 @@ def test_an_unstamped_folder_is_not_whole(recipe: Recipe, tmp_path: Path) -> Non
     assert not is_whole(tmp_path, recipe)
 
 
-def test_a_package_of_our_name_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "cache").mkdir()
+@pytest.fixture
+def site_packages(tmp_path: Path) -> Path:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    return folder
+
+
+def test_of_a_checkout_the_environment_holds_no_links(site_packages: Path) -> None:
+    environments.link_project(site_packages, environments.project_root())
+    assert [file.name for file in site_packages.iterdir()] == ["hpkv.pth"]
+
+
+def test_of_an_installed_wheel_only_its_own_packages_are_seen(site_packages: Path, tmp_path: Path) -> None:
+    for name in ("cache", "engine_adapters", "pydantic"):
+        (tmp_path / name).mkdir()
+    environments.link_project(site_packages, tmp_path)
+    assert {file.name: file.resolve().parent for file in site_packages.iterdir()} == {
+        "cache": tmp_path,
+        "engine_adapters": tmp_path,
+    }
+
+
+def test_a_package_of_our_name_is_refused(site_packages: Path) -> None:
+    (site_packages / "cache").mkdir()
     with pytest.raises(EnvironmentFailed, match="hide this project's own"):
-        environments.link_project(tmp_path)
+        environments.link_project(site_packages, environments.project_root())
