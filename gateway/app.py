@@ -18,6 +18,7 @@ from gateway.api.generation import Generation
 from gateway.api.health import health_router
 from gateway.api.models import models_router
 from gateway.api.openapi import add_endpoints
+from gateway.api.route import route_router
 from gateway.dispatch import Dispatcher
 from gateway.drain import Drain
 from gateway.errors import GatewayError, Internal, InvalidRequest, MethodNotAllowed, NotFound
@@ -45,10 +46,10 @@ class Gateway:
         self.drain = Drain(settings.shutdown)
         self._transports: dict[Path | None, AiohttpTransport] = {}
         self.fleet = Fleet([self._replica(replica) for replica in settings.replicas], settings.probes)
-        self.metrics.watch(self.fleet)
         policy = create_policy(settings.routing.policy)
-        self.knowledge = Knowledge(settings.prefix, self.fleet, active=policy.wants_prefix)
+        self.knowledge = Knowledge(settings.prefix, settings.models, self.fleet, active=policy.wants_prefix)
         self.dispatcher = Dispatcher(self.fleet, self.knowledge, policy)
+        self.metrics.watch(self.fleet, self.knowledge)
         access = Access(settings.access)
         self.framework = self._framework(access)
         self.app = Front(
@@ -86,7 +87,8 @@ class Gateway:
             access.check_api(sort_request(request.scope["headers"]).credential)
 
         app.include_router(models_router(self.fleet), dependencies=[Depends(holds_key)])
-        app.include_router(health_router(self.fleet, self.drain, self.metrics))
+        app.include_router(route_router(self.dispatcher, access, self.settings.limits.body_bytes))
+        app.include_router(health_router(self.fleet, self.knowledge, self.drain, self.metrics))
         _answer_errors(app)
         _document(app)
         return app

@@ -93,6 +93,8 @@ class Forwarder:
         """
         dispatch = await self._dispatcher.look_up(request)
         exchange.model = request.model  # not before: clients could fill the metrics with labels
+        if dispatch.context.prompt.unknown:
+            self._metrics.unknown(request.model, str(dispatch.context.prompt.unknown))
         first = self._dispatcher.decide(dispatch).chosen
         try:
             await self._attempt(dispatch, first, upstream, exchange)

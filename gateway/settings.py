@@ -121,13 +121,25 @@ class PrefixSettings(Section):
     index_blocks: int = Field(
         default=1 << 20, ge=4096, description="distinct blocks remembered a model, some 200 bytes each"
     )
-    tokenizers: dict[str, str] = Field(
-        default={}, description="model → folder or hub name, where the engine's own can't be read here"
+    compared: float = Field(
+        default=0.01, ge=0, le=1, description="fraction of requests whose ids are compared with the engine's"
     )
     encode_threads: int = Field(default=0, ge=0, description="threads for long texts; 0: half the cores")
     max_wait_s: PositiveFloat = Field(
         default=0.5, description="a text that would wait longer to be encoded is refused with 503"
     )
+
+
+class ModelSettings(Section):
+    """What the gateway has to know of a model to tokenize as its engine does: the engine's own flags."""
+
+    tokenizer: str | None = Field(
+        default=None, description="folder or hub name, where the one that the engine names can't be read here"
+    )
+    chat_template: Path | None = None
+    content_format: Literal["auto", "string", "openai"] = "auto"
+    chat_template_kwargs: dict[str, Any] = {}
+    exclude_tools_when_tool_choice_none: bool = False
 
 
 class TimeoutSettings(Section):
@@ -227,6 +239,7 @@ class Settings(BaseSettings):
     replicas: list[ReplicaSettings] = []
     routing: RoutingSettings = RoutingSettings()
     prefix: PrefixSettings = PrefixSettings()
+    models: dict[str, ModelSettings] = {}
     timeouts: TimeoutSettings = TimeoutSettings()
     probes: ProbeSettings = ProbeSettings()
     limits: LimitSettings = LimitSettings()

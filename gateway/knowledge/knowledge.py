@@ -2,14 +2,14 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 from gateway.fleet import Fleet, Replica
 from gateway.knowledge.model import ModelKnowledge
 from gateway.routing import Matches, Prompt
-from gateway.settings import PrefixSettings
-from gateway.tokenization import EncodePool
+from gateway.settings import ModelSettings, PrefixSettings
+from gateway.tokenization import EncodePool, EngineCall, Limits, ModelTokenizer, TemplateOptions
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +24,11 @@ class Knowledge:
         active: False answers "unknown" to everything, for policies that don't ask.
     """
 
-    def __init__(self, settings: PrefixSettings, fleet: Fleet, *, active: bool) -> None:
+    def __init__(
+        self, settings: PrefixSettings, models: Mapping[str, ModelSettings], fleet: Fleet, *, active: bool
+    ) -> None:
         self._settings = settings
+        self._model_settings = models
         self._active = active
         self._models: dict[str, ModelKnowledge] = {}
         self._pool = EncodePool(
@@ -85,6 +88,32 @@ class Knowledge:
         knowledge = self._models.get(base)
         if knowledge is None:
             knowledge = self._models[base] = ModelKnowledge(base, self._settings.index_blocks)
-            source = self._settings.tokenizers.get(base) or replica.models[base].root or base
-            knowledge.open(source, replica.engine.kind, self._pool)
+            settings = self._model_settings.get(base, ModelSettings())
+            root = replica.models[base].root or base
+            knowledge.open(_opener(settings, root, replica.engine.kind, self._pool, self._settings.compared))
         return knowledge
+
+
+def _opener(
+    settings: ModelSettings, root: str, kind: str, pool: EncodePool, compared: float
+) -> Callable[[EngineCall], Coroutine[None, None, ModelTokenizer]]:
+    """What loads a model's tokenizer, once it is told how to ask an engine."""
+
+    async def open_tokenizer(call: EngineCall) -> ModelTokenizer:
+        template = settings.chat_template
+        options = TemplateOptions(
+            chat_template=template.read_text() if template is not None else None,
+            content_format=settings.content_format,
+            chat_template_kwargs=settings.chat_template_kwargs,
+            exclude_tools_when_tool_choice_none=settings.exclude_tools_when_tool_choice_none,
+        )
+        return await ModelTokenizer.open(
+            settings.tokenizer or root,
+            engine=kind,
+            pool=pool,
+            call=call,
+            options=options,
+            limits=Limits(sampled=compared),
+        )
+
+    return open_tokenizer

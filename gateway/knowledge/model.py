@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import orjson
@@ -17,7 +17,7 @@ from gateway.errors import Overloaded
 from gateway.fleet import Replica
 from gateway.index import Feed, Index
 from gateway.routing import Matches, Prompt
-from gateway.tokenization import EncodePool, Endpoint, ModelTokenizer, TokenizerUnavailable, Tokens
+from gateway.tokenization import Endpoint, EngineCall, ModelTokenizer, TokenizerUnavailable, Tokens
 from gateway.tokenization import EngineRefused as Refused
 from gateway.tokenization import EngineUnreachable as Unreachable
 from gateway.tokenization import Overloaded as EncodersBusy
@@ -34,7 +34,7 @@ class ModelKnowledge:
     """Everything about one base model and its LoRA adapters.
 
     Attributes:
-        trouble: why prompts aren't tokenized here, for operators; "" while they are.
+        trouble: why there is no tokenizer, for operators.
     """
 
     def __init__(self, name: str, blocks: int) -> None:
@@ -48,22 +48,19 @@ class ModelKnowledge:
         self._feeding = asyncio.create_task(self.feed.run(), name=f"index {name}")
         self._opening: asyncio.Task[None] | None = None
 
-    def open(self, source: str, kind: str, pool: EncodePool) -> None:
-        """Load the tokenizer, then compare it with an engine; prompts are unknown until both are done."""
-        self._opening = asyncio.create_task(self._open(source, kind, pool), name=f"tokenizer {self.name}")
+    def open(self, opener: Callable[[EngineCall], Coroutine[None, None, ModelTokenizer]]) -> None:
+        """Load the tokenizer and compare it with an engine; prompts are unknown until both are done."""
+        self._opening = asyncio.create_task(self._open(opener), name=f"tokenizer {self.name}")
 
-    async def _open(self, source: str, kind: str, pool: EncodePool) -> None:
+    async def _open(self, opener: Callable[[EngineCall], Coroutine[None, None, ModelTokenizer]]) -> None:
         try:
-            tokenizer = await ModelTokenizer.open(source, engine=kind, pool=pool, call=self._call)
-        except TokenizerUnavailable as error:
+            tokenizer = await opener(self._call)
+        except (TokenizerUnavailable, OSError) as error:
             self.trouble = str(error)
             log.warning("no prefix knowledge", extra={"model": self.name, "reason": self.trouble})
             return
-        parity = await tokenizer.check_parity()
+        await tokenizer.check_parity()
         self.tokenizer = tokenizer
-        self.trouble = ""
-        if parity.disagrees:
-            log.warning("no prefix knowledge", extra={"model": self.name, "reason": str(parity)})
 
     def join(self, replica: Replica) -> None:
         """A replica came up: what it held before is gone, and its stream tells what it holds."""
@@ -75,6 +72,12 @@ class ModelKnowledge:
         if stream is not None:
             task = asyncio.create_task(stream.run(), name=f"events {replica.name}")
             self._streams[replica.name] = (stream, task)
+        if self.tokenizer is not None:
+            # It may have been started again with other flags.
+            self._opening = asyncio.create_task(self._compare(self.tokenizer))
+
+    async def _compare(self, tokenizer: ModelTokenizer) -> None:
+        await tokenizer.check_parity()
 
     def leave(self, replica: Replica) -> None:
         """A replica went down: nothing of it is believed any more."""
@@ -87,10 +90,9 @@ class ModelKnowledge:
         """The event streams of the replicas that send any."""
         return {name: stream for name, (stream, _) in self._streams.items()}
 
-    @property
-    def disagrees(self) -> bool:
-        """Whether the ids computed here were seen to differ from the engine's."""
-        return self.tokenizer is not None and self.tokenizer.parity.disagrees
+    def verdict(self) -> str:
+        """How far prompts are known, for operators: "agrees" is well; else why routing does without."""
+        return self.trouble if self.tokenizer is None else str(self.tokenizer.parity.verdict)
 
     async def prompt(self, path: str, body: Mapping[str, Any], lora: str | None, length: int) -> Prompt:
         """What is known of a request's prompt.
