@@ -72,7 +72,7 @@ class BlockEvents:
     @property
     def block_tokens(self) -> int:
         """Tokens a block, the same for all stored blocks of a batch; 0 where nothing was stored."""
-        return self.tokens.shape[1]
+        return int(self.tokens.shape[1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -39,8 +39,8 @@ class Feed:
         """Apply what is pushed, and let the index age, until cancelled."""
         while True:
             self._pushed.clear()
-            while self._index.work(self._clock()):
-                await asyncio.sleep(0)  # noqa: ASYNC110 - requests go first, then the next slice
+            while self._index.work(self._clock()):  # noqa: ASYNC110 - a slice, requests, a slice
+                await asyncio.sleep(0)
             try:
                 async with asyncio.timeout(IDLE_S):
                     await self._pushed.wait()
