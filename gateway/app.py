@@ -1,7 +1,7 @@
 """The application: every part made once, from the settings, and wired."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,10 @@ from fastapi.exceptions import RequestValidationError
 from httpx_aiohttp.httpx2 import AiohttpTransport
 from starlette.exceptions import HTTPException
 
+from engine_adapters.base import Address
 from engine_adapters.engines import create_engine
 from engine_adapters.http import Connection, Timeouts, create_transport
+from engine_adapters.subscriber import Endpoints
 from gateway.access import Access
 from gateway.api.endpoints import ENDPOINTS
 from gateway.api.generation import Generation
@@ -45,7 +47,9 @@ class Gateway:
         self.metrics = GatewayMetrics()
         self.drain = Drain(settings.shutdown)
         self._transports: dict[Path | None, AiohttpTransport] = {}
-        self.fleet = Fleet([self._replica(replica) for replica in settings.replicas], settings.probes)
+        self.fleet = Fleet(
+            [replica for server in settings.replicas for replica in self._replicas(server)], settings.probes
+        )
         policy = create_policy(settings.routing.policy)
         self.knowledge = Knowledge(settings.prefix, settings.models, self.fleet, active=policy.wants_prefix)
         self.dispatcher = Dispatcher(self.fleet, self.knowledge, policy)
@@ -59,7 +63,8 @@ class Gateway:
             log_requests=settings.log.requests,
         )
 
-    def _replica(self, settings: ReplicaSettings) -> Replica:
+    def _replicas(self, settings: ReplicaSettings) -> Iterator[Replica]:
+        """A replica for each data-parallel rank of a server."""
         if settings.ca_file not in self._transports:
             self._transports[settings.ca_file] = create_transport(settings.ca_file)
         timeouts = self.settings.timeouts
@@ -70,7 +75,11 @@ class Gateway:
             Timeouts(timeouts.connect_s, max(timeouts.idle_s, timeouts.first_chunk_s)),
             settings.credential(),
         )
-        return Replica(settings.name, create_engine(settings.engine, connection))
+        events = settings.events and Endpoints(settings.events, settings.replay, settings.bind_events)
+        for rank in range(settings.ranks):
+            name = f"{settings.name}.{rank}" if settings.ranks > 1 else settings.name
+            address = Address(connection, events or None, rank, settings.ranks)
+            yield Replica(name, create_engine(settings.engine, address), rank)
 
     def _generation(self, access: Access) -> dict[str, App]:
         settings = self.settings

@@ -99,7 +99,7 @@ class Forwarder:
         try:
             await self._attempt(dispatch, first, upstream, exchange)
         except _TryElsewhere as failure:
-            others = [other for other in dispatch.replicas if other is not first.replica and other.up]
+            others = [other for other in dispatch.replicas if other.up and not _same(other, first.replica)]
             if not others and not failure.again:
                 raise failure.error from None
             second = self._dispatcher.decide(dispatch, others or [first.replica]).chosen
@@ -132,8 +132,10 @@ class Forwarder:
         try:
             try:
                 async with replica.patience(self._first_chunk_s):
-                    reply = await replica.engine.connection.send(
-                        upstream.method, upstream.path, upstream.headers, upstream.body
+                    engine = replica.engine
+                    headers = [*upstream.headers, *engine.headers]
+                    reply = await engine.connection.send(
+                        upstream.method, upstream.path, headers, upstream.body
                     )
                     first = await reply.chunk()
             except TimeoutError:
@@ -240,6 +242,11 @@ class Forwarder:
             "answer broke off",
             extra={"request_id": request_id, "replica": replica.name, "reason": str(error)},
         )
+
+
+def _same(one: Replica, other: Replica) -> bool:
+    """Whether both are the same server; its data-parallel ranks fail together."""
+    return one.engine.connection is other.engine.connection
 
 
 def _failed(replica: Replica, error: EngineError) -> _TryElsewhere:

@@ -82,6 +82,10 @@ class ReplicaSettings(Section):
     ca_file: Path | None = Field(default=None, description="PEM bundle that signs the replica's certificate")
     events: str | None = Field(default=None, description="ZeroMQ endpoint of the replica's KV events")
     replay: str | None = Field(default=None, description="ZeroMQ endpoint that replays KV events")
+    bind_events: bool = Field(
+        default=False, description="listen at `events`, for engines that connect rather than bind"
+    )
+    ranks: PositiveInt = Field(default=1, description="data-parallel ranks of the server")
 
     @model_validator(mode="before")
     @classmethod
@@ -100,6 +104,12 @@ class ReplicaSettings(Section):
             raise ValueError(f"api_key_file: {self.api_key_file} is not a file")
         if self.ca_file is not None and not self.ca_file.is_file():
             raise ValueError(f"ca_file: {self.ca_file} is not a file")
+        if self.replay is not None and self.events is None:
+            raise ValueError("replay without events: set both, or none")
+        if self.ranks > 1 and not all(
+            e is None or e.startswith("tcp://") for e in (self.events, self.replay)
+        ):
+            raise ValueError("ranks > 1: events and replay must be tcp://HOST:PORT; rank r is at PORT + r")
         return self
 
     def credential(self) -> str | None:

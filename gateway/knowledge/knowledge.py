@@ -5,6 +5,8 @@ import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
+import zmq.asyncio
+
 from gateway.fleet import Fleet, Replica
 from gateway.knowledge.model import ModelKnowledge
 from gateway.routing import Matches, Prompt
@@ -34,6 +36,7 @@ class Knowledge:
         self._pool = EncodePool(
             settings.encode_threads or max(1, (os.cpu_count() or 2) // 2), settings.max_wait_s
         )
+        self._context = zmq.asyncio.Context()
         fleet.watch(self._changed)
 
     def __iter__(self) -> Iterator[ModelKnowledge]:
@@ -74,6 +77,7 @@ class Knowledge:
         for knowledge in self:
             await knowledge.close()
         self._pool.close()
+        self._context.destroy(linger=0)
 
     def _changed(self, replica: Replica) -> None:
         if not self._active:
@@ -87,7 +91,7 @@ class Knowledge:
     def _of(self, base: str, replica: Replica) -> ModelKnowledge:
         knowledge = self._models.get(base)
         if knowledge is None:
-            knowledge = self._models[base] = ModelKnowledge(base, self._settings.index_blocks)
+            knowledge = self._models[base] = ModelKnowledge(base, self._settings.index_blocks, self._context)
             settings = self._model_settings.get(base, ModelSettings())
             root = replica.models[base].root or base
             knowledge.open(_opener(settings, root, replica.engine.kind, self._pool, self._settings.compared))

@@ -8,11 +8,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import orjson
+import zmq.asyncio
 
 from cache.prefix import PrefixKeys, seed
-from engine_adapters.base import EventStream
 from engine_adapters.errors import EngineError
 from engine_adapters.events import Origin
+from engine_adapters.subscriber import Subscriber
 from gateway.errors import Overloaded
 from gateway.fleet import Replica
 from gateway.index import Feed, Index
@@ -37,14 +38,15 @@ class ModelKnowledge:
         trouble: why there is no tokenizer, for operators.
     """
 
-    def __init__(self, name: str, blocks: int) -> None:
+    def __init__(self, name: str, blocks: int, context: zmq.asyncio.Context) -> None:
         self.name = name
+        self._context = context
         self.index = Index(blocks)
         self.feed = Feed(self.index, time.monotonic)
         self.tokenizer: ModelTokenizer | None = None
         self.trouble = "the tokenizer is being loaded"
         self._replicas: dict[str, Replica] = {}
-        self._streams: dict[str, tuple[EventStream, asyncio.Task[None]]] = {}
+        self._streams: dict[str, tuple[Subscriber, asyncio.Task[None]]] = {}
         self._feeding = asyncio.create_task(self.feed.run(), name=f"index {name}")
         self._opening: asyncio.Task[None] | None = None
 
@@ -67,7 +69,7 @@ class ModelKnowledge:
         self.leave(replica)
         self._replicas[replica.name] = replica
         origin = Origin(replica.name, replica.rank)
-        stream = replica.engine.events(origin, self.feed)
+        stream = replica.engine.events(origin, self.feed, self._context)
         self.index.attach(origin, sends_events=stream is not None)
         if stream is not None:
             task = asyncio.create_task(stream.run(), name=f"events {replica.name}")
@@ -86,7 +88,7 @@ class ModelKnowledge:
         if replica.name in self._streams:
             self._streams.pop(replica.name)[1].cancel()
 
-    def streams(self) -> Mapping[str, EventStream]:
+    def streams(self) -> Mapping[str, Subscriber]:
         """The event streams of the replicas that send any."""
         return {name: stream for name, (stream, _) in self._streams.items()}
 
