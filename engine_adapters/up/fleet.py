@@ -23,7 +23,7 @@ ENGINE_MEMORY = 2 << 30
 """Bytes of one replica besides its weights and its KV space. Measured with SmolLM2: 3.0 GB (proportional set
 size) over its three processes, of which 1.07 are KV space and 0.27 weights."""
 
-WATCH_INTERVAL = 0.5
+WATCH_INTERVAL = 0.3
 GATEWAY = "gateway"
 
 

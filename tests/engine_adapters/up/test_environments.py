@@ -1,5 +1,5 @@
-import dataclasses
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,14 +26,10 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def test_a_failed_one_is_made_anew_and_a_whole_one_only_once(recipe: Recipe, home: Path) -> None:
-    broken = dataclasses.replace(recipe, imports=("no_such_module",))
-    with pytest.raises(EnvironmentFailed, match=r"(?s)No module named 'no_such_module'.*Look here\."):
-        ensure(broken, home, home / "log", ignore)
-    assert not is_whole(home / "envs/tiny", broken)
+def test_an_interrupted_one_is_made_anew_and_a_whole_one_only_once(recipe: Recipe, home: Path) -> None:
     leftover = home / "envs/tiny/leftover"
+    leftover.parent.mkdir(parents=True)
     leftover.touch()
-
     made = ensure(recipe, home, home / "log", ignore)
     assert is_whole(made.folder, recipe)
     assert not leftover.exists()
@@ -41,6 +37,18 @@ def test_a_failed_one_is_made_anew_and_a_whole_one_only_once(recipe: Recipe, hom
     ensure(recipe, home, home / "log", ignore)
     assert leftover.exists()
     assert imported(made) == ("1.2+cpu", environments.project_root())
+
+
+def test_a_failure_shows_the_log_and_the_hint_and_leaves_no_stamp(
+    recipe: Recipe, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho no space left; exit 7\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(EnvironmentFailed, match=r"(?s)exit 7.*no space left.*Look here\."):
+        ensure(recipe, home, home / "log", ignore)
+    assert not is_whole(home / "envs/tiny", recipe)
 
 
 def imported(environment: Environment) -> tuple[str, Path]:

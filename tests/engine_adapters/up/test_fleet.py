@@ -164,20 +164,17 @@ def test_over_a_running_engine(run: Run, engine: FakeEngine, folder: Folder) -> 
     up = run(over(engine, folder, port))
     up.wait_for("print(answer")
     assert_snippets_work(up.output)
+
+    second = run(over(engine, folder, free_port()))
+    assert second.wait() == 1
+    assert "hpkv up runs already" in second.output
+    assert up.process.poll() is None
+
     up.process.send_signal(signal.SIGINT)
     assert up.wait() == 0
     assert not http.answers(f"http://127.0.0.1:{port}/livez")
     assert http.answers(f"{engine.url}/health")  # not started here, not ended here
     assert folder.recorded() == []
-
-
-def test_a_second_one_is_refused_and_the_first_goes_on(run: Run, engine: FakeEngine, folder: Folder) -> None:
-    first = run(over(engine, folder, free_port()))
-    first.wait_for(READY)
-    second = run(over(engine, folder, free_port()))
-    assert second.wait() == 1
-    assert "hpkv up runs already" in second.output
-    assert first.process.poll() is None
 
 
 def test_down_ends_a_running_one(run: Run, engine: FakeEngine, folder: Folder) -> None:
