@@ -134,6 +134,9 @@ class PrefixSettings(Section):
     compared: float = Field(
         default=0.01, ge=0, le=1, description="fraction of requests whose ids are compared with the engine's"
     )
+    silent_s: PositiveFloat = Field(
+        default=30.0, description="without events after traffic that must cause some, a replica is named"
+    )
     encode_threads: int = Field(default=0, ge=0, description="threads for long texts; 0: half the cores")
     max_wait_s: PositiveFloat = Field(
         default=0.5, description="a text that would wait longer to be encoded is refused with 503"

@@ -8,6 +8,7 @@ from typing import Any
 import zmq.asyncio
 
 from gateway.fleet import Fleet, Replica
+from gateway.index import Lifetimes
 from gateway.knowledge.model import ModelKnowledge
 from gateway.routing import Matches, Prompt
 from gateway.settings import ModelSettings, PrefixSettings
@@ -91,7 +92,9 @@ class Knowledge:
     def _of(self, base: str, replica: Replica) -> ModelKnowledge:
         knowledge = self._models.get(base)
         if knowledge is None:
-            knowledge = self._models[base] = ModelKnowledge(base, self._settings.index_blocks, self._context)
+            lifetimes = Lifetimes(silent_s=self._settings.silent_s)
+            knowledge = ModelKnowledge(base, self._settings.index_blocks, lifetimes, self._context)
+            self._models[base] = knowledge
             settings = self._model_settings.get(base, ModelSettings())
             root = replica.models[base].root or base
             knowledge.open(_opener(settings, root, replica.engine.kind, self._pool, self._settings.compared))

@@ -16,7 +16,7 @@ from engine_adapters.events import Origin
 from engine_adapters.subscriber import Subscriber
 from gateway.errors import Overloaded
 from gateway.fleet import Replica
-from gateway.index import Feed, Index
+from gateway.index import Feed, Index, Lifetimes
 from gateway.routing import Matches, Prompt
 from gateway.tokenization import Endpoint, EngineCall, ModelTokenizer, TokenizerUnavailable, Tokens
 from gateway.tokenization import EngineRefused as Refused
@@ -38,10 +38,10 @@ class ModelKnowledge:
         trouble: why there is no tokenizer, for operators.
     """
 
-    def __init__(self, name: str, blocks: int, context: zmq.asyncio.Context) -> None:
+    def __init__(self, name: str, blocks: int, lifetimes: Lifetimes, context: zmq.asyncio.Context) -> None:
         self.name = name
         self._context = context
-        self.index = Index(blocks)
+        self.index = Index(blocks, lifetimes=lifetimes)
         self.feed = Feed(self.index, time.monotonic)
         self.tokenizer: ModelTokenizer | None = None
         self.trouble = "the tokenizer is being loaded"
