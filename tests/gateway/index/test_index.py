@@ -153,6 +153,38 @@ def test_shared_storage_is_of_all_who_reach_it_in_their_namespace(engine):
     assert held(index, prompt, B) == 0
 
 
+def test_a_store_is_forgotten_with_the_last_replica_that_reached_it(engine):
+    index = Index(blocks=4096)
+    store = Store("s", "n")
+    index.attach(A, pages={Tier.SHARED: 16}, store=store)
+    index.push(A, [pages(engine.prompt(PROMPT), 16, Tier.SHARED)])
+    work(index)
+    index.detach("a")
+    work(index)
+    assert index.state().blocks == 0
+    index.attach(B, pages={Tier.SHARED: 16}, store=Store("other", "n"))
+    assert held(index, engine.prompt(PROMPT), B) == 0
+
+
+def test_a_replica_with_another_store_is_another_replica(engine):
+    index = Index(blocks=4096)
+    index.attach(A, pages={Tier.SHARED: 16}, store=Store("s", "n"))
+    tell(index, A, engine.stored(PROMPT))
+    index.attach(A, pages={Tier.SHARED: 16}, store=Store("s", "m"))
+    assert held(index, engine.prompt(PROMPT), A) == 0
+
+
+def test_saying_more_of_a_replica_forgets_nothing(engine):
+    index = Index(blocks=4096)
+    index.attach(A)
+    tell(index, A, Engine(block=32).stored(PROMPT), block=32)
+    index.attach(A, pages={Tier.HOST: 16})
+    index.push(A, [pages(engine.prompt(PROMPT), 16, Tier.HOST)])
+    work(index)
+    assert index.match(engine.prompt(PROMPT[:80])).tokens.tolist() == [[64, 0, 0, 0]]
+    assert index.match(engine.prompt(PROMPT[:81])).tokens.tolist() == [[64, 16, 0, 0]]
+
+
 def test_predicted_blocks_let_a_bursts_siblings_meet(index, engine):
     """Siblings of one burst race: the first one's choice is known before its first event."""
     prompt = engine.prompt(PROMPT)
