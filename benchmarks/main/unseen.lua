@@ -1,19 +1,13 @@
 -- 2 KB chats whose last message nobody has seen; one line of JSON at the end.
--- Arguments: file of sentences, number of the first message, how many to send (0: until the time is over).
+-- Arguments: file of sentences, number of the first message.
 -- The messages are those of texts.py.
 local CHARS = 1880
 local sentences = {}
-local number, left
+local number
 
 function init(args)
   for line in io.lines(args[1]) do sentences[#sentences + 1] = line end
-  number, left = tonumber(args[2]), tonumber(args[3])
-  if left > 0 then
-    response = function()
-      left = left - 1
-      if left == 0 then wrk.thread:stop() end
-    end
-  end
+  number = tonumber(args[2])
 end
 
 local function message()

@@ -29,10 +29,9 @@ SEEN = Script("wrk.lua")
 """64 chats in turn."""
 
 
-def unseen(count: int = 0) -> Script:
-    """Chats that no other run has sent: `count` of them, or as many as there is time for."""
-    first = next(_runs) * _RUN_NUMBERS
-    return Script("unseen.lua", (str(sentences_file()), str(first), str(count)))
+def unseen() -> Script:
+    """Chats that no other run has sent."""
+    return Script("unseen.lua", (str(sentences_file()), str(next(_runs) * _RUN_NUMBERS)))
 
 
 class Load(NamedTuple):
