@@ -142,8 +142,11 @@ def test_shared_storage_is_of_all_who_reach_it_in_their_namespace(engine):
         index.attach(Origin(name), pages={Tier.SHARED: 16}, store=store)
     prompt = engine.prompt(PROMPT)
     index.push(A, [pages(prompt, 16, Tier.SHARED)])
-    index.push(Origin("d"), [pages(prompt, 16, Tier.SHARED)])  # it has none: nobody could fetch these
     work(index)
+    known = index.state().blocks
+    index.push(Origin("d"), [pages(engine.prompt(PROMPT[::-1]), 16, Tier.SHARED)])  # it has no store
+    work(index)
+    assert index.state().blocks == known
     assert index.match(prompt).tokens[:, Tier.SHARED].tolist() == [96, 96, 0, 0]
     index.detach("a")
     work(index)
@@ -372,6 +375,19 @@ def test_hashes_of_blocks_that_are_nowhere_make_room(index):
     state = index.state()
     assert (state.blocks, state.evicted, state.orphans) == (0, 0, 0)
     assert state.hashes <= 4096 * 3 // 2
+
+
+def test_more_names_than_fit_cost_the_oldest_blocks(index):
+    """Engines of many kinds, each with its own name for every block."""
+    rng = np.random.default_rng(5)
+    prompts = [rng.integers(0, 1000, 100 * 16 + 1).tolist() for _ in range(25)]
+    for name in "abc":
+        for tokens in prompts:
+            tell(index, A, Engine(name=name).stored(tokens))
+    state = index.state()
+    assert state.hashes <= 4096 * 3 // 2
+    assert 0 < state.evicted < 2500
+    assert held(index, Engine().prompt(prompts[-1]), A) == 1600
 
 
 def test_work_comes_in_slices(index, engine):
