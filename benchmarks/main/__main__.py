@@ -11,7 +11,8 @@ from benchmarks.main import fifth_turn, memory, requests, second_turn, streams, 
 from benchmarks.main.profile import LOADS
 from benchmarks.main.profile import profile as run_profile
 from benchmarks.report import RESULTS, Report
-from benchmarks.servers import HOME
+from benchmarks.servers import HOME, ServerFailed
+from engine_adapters.up.errors import UpError
 
 SCENARIOS: dict[str, ModuleType] = {
     "requests": requests,
@@ -38,7 +39,10 @@ def main(
     results: Path = HOME / "bench-results" if only else RESULTS
     report = Report("main", results=results)
     for name in only or SCENARIOS:
-        SCENARIOS[name].measure(report)
+        try:
+            SCENARIOS[name].measure(report)
+        except (ServerFailed, UpError) as error:  # the others' figures took minutes, too
+            report.note(f"{name}: not measured: {error}")
     status = report.finish()
     sys.exit(0 if only else status)
 

@@ -7,6 +7,7 @@ connection: what the gateway adds to the backend alone should be little more tha
 import itertools
 import json
 import statistics
+import time
 from typing import Any, NamedTuple
 
 from benchmarks.main.client import Connection
@@ -14,7 +15,7 @@ from benchmarks.main.encoder import encode_process
 from benchmarks.main.rig import TEST_CORE, await_prefixes, running_rig, tokenizer_folder, tokenizing_gateway
 from benchmarks.main.texts import message
 from benchmarks.report import Report
-from benchmarks.servers import ServerFailed
+from benchmarks.servers import Server, ServerFailed
 from benchmarks.stats import median_interval
 
 PATH = "/v1/chat/completions"
@@ -37,13 +38,11 @@ class Repeat(NamedTuple):
 
 def measure(report: Report) -> None:
     """Tell the gateway four turns of each conversation, then time fifth turns in blocks of all of them."""
-    histories = [_history() for _ in range(CONVERSATIONS)]
     repeats = []
     with running_rig(tokenizing_gateway) as rig, encode_process(tokenizer_folder(), TEST_CORE) as encoder:
         await_prefixes(rig.contenders[0])
         with Connection(rig.contenders[0]) as gateway, Connection(rig.backend) as backend:
-            for history, turn in itertools.product(histories, range(1, TURNS)):
-                gateway.post(PATH, _body(history[: 2 * turn - 1]))
+            histories = _told(gateway)
             tokens = _known_tokens(gateway, histories[0])
             _fifth_turns(gateway, histories)
             for _ in range(REPEATS):
@@ -58,10 +57,25 @@ def measure(report: Report) -> None:
     _report(report, repeats)
 
 
-def _history() -> Messages:
-    """Four turns, questions and answers, that no other conversation shares."""
+def load(server: Server, seconds: float) -> None:
+    """Fifth turns at one connection for some seconds, to profile the gateway under."""
+    with Connection(server) as connection:
+        histories = _told(connection)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            _fifth_turns(connection, histories)
+
+
+def _told(gateway: Connection) -> list[Messages]:
+    """Conversations of which this gateway has answered four turns."""
     roles = ["user", "assistant"] * (TURNS - 1)
-    return [{"role": role, "content": message(next(_numbers), HISTORY_CHARS)} for role in roles]
+    histories = [
+        [{"role": role, "content": message(next(_numbers), HISTORY_CHARS)} for role in roles]
+        for _ in range(CONVERSATIONS)
+    ]
+    for history, turn in itertools.product(histories, range(1, TURNS)):
+        gateway.post(PATH, _body(history[: 2 * turn - 1]))
+    return histories
 
 
 def _body(messages: Messages) -> dict[str, Any]:

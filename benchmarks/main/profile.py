@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.main import wrk
+from benchmarks.main import fifth_turn, wrk
 from benchmarks.main.rig import (
     Maker,
     await_prefixes,
@@ -24,6 +24,8 @@ from benchmarks.peers import peer
 from benchmarks.servers import HOME, Server
 
 SECONDS, CONNECTIONS, RATE, ROWS = 10, 64, 500, 45
+IDLE = "_worker (concurrent/futures/thread.py)"
+"""A pool's thread that waits for work; py-spy takes it for a running one."""
 
 
 class Profiled(NamedTuple):
@@ -33,9 +35,14 @@ class Profiled(NamedTuple):
     load: Callable[[Server, int], object]
 
 
-def _unseen(server: Server, seconds: int) -> None:
+def _tokenized(server: Server, seconds: int) -> None:
     await_prefixes(server)
     wrk.load(server, CONNECTIONS, seconds, wrk.unseen())
+
+
+def _fifth_turn(server: Server, seconds: int) -> None:
+    await_prefixes(server)
+    fifth_turn.load(server, seconds)
 
 
 LOADS = {
@@ -43,7 +50,8 @@ LOADS = {
     "streams": Profiled(
         (gateway, passthrough), lambda server, s: asyncio.run(stream(server, CONNECTIONS, s, 100))
     ),
-    "tokenized": Profiled((tokenizing_gateway,), _unseen),
+    "tokenized": Profiled((tokenizing_gateway,), _tokenized),
+    "fifth_turn": Profiled((tokenizing_gateway,), _fifth_turn),
 }
 
 
@@ -73,13 +81,15 @@ def _show(server: Server, load: str, folded: Path) -> None:
     for line in folded.read_text(encoding="utf-8").splitlines():
         stack, _, seen = line.rpartition(" ")
         frames = [_function(frame) for frame in stack.split(";")]
+        if frames[-1] == IDLE:
+            continue
         own[frames[-1]] += int(seen)
         packages[frames[-1].partition(" (")[2].partition("/")[0].rstrip(")")] += int(seen)
         for frame in set(frames):
             total[frame] += int(seen)
     samples = sum(own.values())
     console = Console(width=120)
-    title = f"{server.name}, {load}, {CONNECTIONS} connections"
+    title = f"{server.name}, {load}"
     shares = (f"{name} {100 * count / samples:.1f} %" for name, count in packages.most_common(12))
     console.print(f"\n{title}: {', '.join(shares)}", markup=False, highlight=False)
     table = Table("function")

@@ -16,7 +16,6 @@ from benchmarks.main.texts import message
 from benchmarks.report import Report
 from benchmarks.servers import Server, ServerFailed
 from benchmarks.stats import median_interval
-from engine_adapters.up.errors import UpError
 from engine_adapters.vllm.launch import Launch
 
 CHATS, WARM = 10, 2
@@ -48,18 +47,14 @@ class Chat(NamedTuple):
 
 def measure(report: Report) -> None:
     """Alternating chats through both gateways; the first ones warm up and do not count."""
-    try:
-        with (
-            running_replicas(2) as replicas,
-            _gateway("two", replicas) as two,
-            _gateway("single", replicas[:1]) as single,
-        ):
-            for gateway in (two, single):
-                await_prefixes(gateway)
-            pairs = [(_chat(two), _chat(single)) for _ in range(CHATS + WARM)][WARM:]
-    except UpError as error:
-        report.note(f"second turn: not measured: {error}")
-        return
+    with (
+        running_replicas(2) as replicas,
+        _gateway("two", replicas) as two,
+        _gateway("single", replicas[:1]) as single,
+    ):
+        for gateway in (two, single):
+            await_prefixes(gateway)
+        pairs = [(_chat(two), _chat(single)) for _ in range(CHATS + WARM)][WARM:]
     _report(report, [on_two for on_two, _ in pairs], [alone for _, alone in pairs])
 
 

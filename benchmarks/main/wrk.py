@@ -54,7 +54,7 @@ class Samples:
 
 def load(server: Server, connections: int, seconds: int, script: Script = SEEN) -> Load:
     """One run. Raises ServerFailed if any request failed."""
-    command = [debian_tool("wrk"), "-t1", f"-c{connections}", f"-d{seconds}s"]
+    command = [debian_tool("wrk"), "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "10s"]
     command += ["-s", str(FOLDER / script.name), server.url, "--", *script.arguments]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     result = json.loads(output.strip().splitlines()[-1])
