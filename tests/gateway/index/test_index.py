@@ -196,6 +196,18 @@ def test_predicted_blocks_let_a_bursts_siblings_meet(index, engine):
     assert held(index, prompt, A) == 0
 
 
+def test_a_long_prediction_is_written_in_slices(engine):
+    index = Index(blocks=1 << 14)
+    index.attach(A, sends_events=False)
+    prompt = engine.prompt(list(range(16 * 3000 + 1)))
+    index.predict(prompt, A, now=0.0)
+    assert held(index, prompt, A) == 1024 * 16
+    assert index.backlog == 3000 - 1024
+    work(index)
+    assert held(index, prompt, A) == 3000 * 16
+    assert index.backlog == 0
+
+
 def test_predictions_that_no_event_confirms_end(engine):
     index = Index(blocks=4096, lifetimes=Lifetimes(predicted_s=60, silent_s=1e9))
     index.attach(A)

@@ -122,8 +122,8 @@ def replace(index: Index, model: Model, origin: Origin) -> None:
         attach(index, gone)
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.lists(changes, max_size=40), st.lists(prompts, min_size=1, max_size=6))
+@settings(max_examples=150, deadline=None)
+@given(st.lists(changes, min_size=12, max_size=40), st.lists(prompts, max_size=3))
 def test_the_index_is_what_a_plain_model_is(changes, questions):
     index, model = Index(blocks=4096), Model()
     for origin in BLOCKS:
@@ -135,7 +135,7 @@ def test_the_index_is_what_a_plain_model_is(changes, questions):
         else:
             change(index, model, kind, *rest)
     work(index)
-    for tokens in questions:
+    for tokens in [*TEXTS, *questions]:
         match = index.match(PrefixKeys(tokens, SEED))
         for i, origin in enumerate(match.origins):
             spans = model.spans(origin, tokens)
