@@ -120,21 +120,32 @@ class VllmEvents:
         size, count = event.block_size, len(event.block_hashes)
         if not size * count or len(event.token_ids) != size * count:
             return  # a placeholder: its prefix can't be known
-        hashes = _folded(event.block_hashes)
-        extras, salt = _extras(event) if event.extra_keys else ([], None)
-        parent = NO_PARENT if event.parent_block_hash is None else _folded([event.parent_block_hash])[0]
+        hashes, parent = _folded(event.block_hashes), NO_PARENT
+        if event.parent_block_hash is not None:
+            parent = _folded([event.parent_block_hash])[0]
+        extras, salt = _extras(event) if event.extra_keys and any(event.extra_keys) else ([], None)
         start = _seed(event.lora_name, salt) if parent == NO_PARENT else 0
+        if count <= SLICE_BLOCKS:
+            self._add(parent, start, hashes, event.token_ids, size, extras)
+            return
         for at in range(0, count, SLICE_BLOCKS):
             piece = hashes[at : at + SLICE_BLOCKS]
-            if not self._columns.fits(size, len(piece)):
-                self._flush()
-            tokens = (
-                event.token_ids
-                if count <= SLICE_BLOCKS
-                else event.token_ids[at * size :][: len(piece) * size]
-            )
+            tokens = event.token_ids[at * size : (at + SLICE_BLOCKS) * size]
             here = [e._replace(block=e.block - at) for e in extras if at <= e.block < at + SLICE_BLOCKS]
-            self._columns.add_stored(hashes[at - 1] if at else parent, start, piece, tokens, size, here)
+            self._add(hashes[at - 1] if at else parent, start, piece, tokens, size, here)
+
+    def _add(
+        self,
+        parent: int,
+        start: int,
+        hashes: list[int],
+        tokens: list[int],
+        size: int,
+        extras: list[BlockExtra],
+    ) -> None:
+        if not self._columns.fits(size, len(hashes)):
+            self._flush()
+        self._columns.add_stored(parent, start, hashes, tokens, size, extras)
 
     def _removed(self, event: _Removed) -> None:
         if event.medium not in (None, GPU_MEDIUM) or event.group_idx in self._other_groups:
@@ -188,15 +199,22 @@ class _Columns:
         extras: list[BlockExtra],
     ) -> None:
         """Add a run of blocks that came."""
-        ids, names = array("I", tokens), array("Q", hashes)  # all or nothing: either may overflow
-        self._extras += [extra._replace(block=extra.block + len(self._hashes)) for extra in extras]
-        self._tokens += ids
+        before = len(self._hashes)
+        self._hashes.fromlist(hashes)
+        try:
+            self._tokens.fromlist(tokens)
+        except OverflowError:
+            del self._hashes[before:]
+            raise
+        if extras:
+            self._extras += [extra._replace(block=extra.block + before) for extra in extras]
         self._size = size
-        self._add(True, parent, start, names)
+        self._add(True, parent, start, len(hashes))
 
     def add_removed(self, hashes: list[int]) -> None:
         """Add blocks that went."""
-        self._add(False, NO_PARENT, 0, array("Q", hashes))
+        self._hashes.fromlist(hashes)
+        self._add(False, NO_PARENT, 0, len(hashes))
 
     def events(self) -> BlockEvents:
         """The finished batch."""
@@ -212,12 +230,11 @@ class _Columns:
             extras=tuple(self._extras),
         )
 
-    def _add(self, stored: bool, parent: int, start: int, hashes: "array[int]") -> None:
+    def _add(self, stored: bool, parent: int, start: int, count: int) -> None:
         self._stored.append(stored)
-        self.counts.append(len(hashes))
+        self.counts.append(count)
         self._parents.append(parent)
         self._seeds.append(start)
-        self._hashes += hashes
 
 
 def _folded(hashes: list[Hash]) -> list[int]:
