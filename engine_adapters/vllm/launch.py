@@ -68,6 +68,7 @@ def command(launch: Launch, executable: Path) -> list[str]:
         "--enforce-eager",  # compiling would take a minute at the first start
         "--enable-prefix-caching",
         "--enable-prompt-tokens-details",  # cached_tokens in usage
+        "--enable-scale-out",  # /render, by which the gateway knows the prompts of responses and messages
         "--enable-auto-tool-choice",
         "--tool-call-parser=hermes",
         f"--kv-events-config={json.dumps(events)}",

@@ -180,6 +180,19 @@ async def test_salts_share_nothing(talk: Talk) -> None:
     assert said.predicted == said.cached > 0
 
 
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+async def test_what_only_the_engine_can_render_is_known_too(talk: Talk, path: str) -> None:
+    text = f"Tell me about {path} and the lanterns of old harbours. " * 40
+    field = {"input": text} if path == "/v1/responses" else {"messages": [user(text)], "max_tokens": 4}
+    body = {"model": MODEL, **field}
+    first = await talk.client.post(path, json=body)
+    assert first.status_code == 200, first.text
+    await asyncio.sleep(0.5)
+    again = await talk.client.post(path, json=body)
+    assert again.headers["x-hpkv-replica"] == first.headers["x-hpkv-replica"]
+    assert int(again.headers["x-hpkv-cached-tokens"].removeprefix("gpu=")) > 300
+
+
 async def up(talk: Talk, name: str) -> bool:
     states = (await talk.client.get("/readyz")).json()["replicas"]
     return next(state for state in states if state["name"] == name)["state"] == "up"
