@@ -115,7 +115,7 @@ class Store(ABC):
 
     @abstractmethod
     def clear(self, tenant: int | None = None) -> int:
-        """Remove one tenant's pages, or everything, bumping the generation. Blocks; returns the pages removed.
+        """Remove one tenant's pages, or everything, bumping the generation; returns how many.
 
         Raises FolderError when the device refuses: the caller must know that pages may still be there.
         """

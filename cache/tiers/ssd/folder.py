@@ -148,7 +148,7 @@ class Folder:
         return sum(1 for path in self.seats() if physical(path) and (_fresh(path) or not _is_free(path))) or 1
 
     def raid(self, owner: Owner) -> bool:
-        """Empty one sub-folder that nobody uses: first another base's or generation's, then one past its grace.
+        """Empty a sub-folder that nobody uses: first of another base or generation, then past its grace.
 
         Call with the folder locked. False when there is none.
         """
