@@ -34,6 +34,9 @@ test: $(DEV)/.made  ## all tests, those on real engines included
 test-fast: $(DEV)/.made  ## the tests that need no engine, in about a minute
 	$(DEV)/bin/pytest -m "not engine and not soak"
 
+bench-%: $(DEV)/.made  ## run a benchmark: a table, and benchmarks/results/NAME.json
+	@$(DEV)/bin/python -m benchmarks.$*
+
 PIP_COMPILE := pip-compile --quiet --generate-hashes --strip-extras --no-annotate --no-header \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 lock:  ## resolve the locks anew (needs pip-tools on the path)

@@ -1,0 +1,110 @@
+"""What the gateway asks of an engine over HTTP, whatever kind it is."""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+
+from engine_adapters.errors import EngineAnswerInvalid
+from engine_adapters.http import Connection
+
+
+class ModelCard(NamedTuple):
+    """One entry of an engine's `/v1/models`."""
+
+    id: str
+    root: str | None
+    """Folder or hub name that the weights and the tokenizer come from; of a LoRA, the adapter's."""
+    parent: str | None
+    """Of a LoRA: the id of its base model."""
+    max_model_len: int | None
+    """Most tokens of prompt and answer together."""
+    card: dict[str, Any]
+    """The entry as the engine gave it."""
+
+
+class Load(NamedTuple):
+    """An engine's own account of its work."""
+
+    running: int
+    waiting: int
+    kv_usage: float
+    """Share of the KV cache in use, 0 to 1."""
+
+
+class Refusal(NamedTuple):
+    """An engine's error answer, in the terms of OpenAI's envelope."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Engine(ABC):
+    """One engine server, seen through HTTP. Methods raise `EngineError`s only."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    @abstractmethod
+    async def check_health(self, *, timeout_s: float) -> None:
+        """Return if the engine can serve; raise why not."""
+
+    @abstractmethod
+    async def load(self, *, timeout_s: float) -> Load:
+        """The engine's queue and cache use now."""
+
+    @abstractmethod
+    def refusal(self, status: int, body: bytes) -> Refusal:
+        """Read an error answer, whatever its shape; never raises."""
+
+    async def models(self, *, timeout_s: float) -> list[ModelCard]:
+        """The models that the engine serves, LoRA adapters included."""
+        status, body = await self.connection.fetch("/v1/models", timeout_s=timeout_s)
+        if status != 200:
+            raise EngineAnswerInvalid(f"{self.connection.url}/v1/models answered {status}")
+        try:
+            cards = msgspec.json.decode(body, type=_Models).data
+        except msgspec.DecodeError as error:
+            raise EngineAnswerInvalid(
+                f"{self.connection.url}/v1/models is not a list of models: {error}"
+            ) from error
+        return [
+            ModelCard(c["id"], c.get("root"), c.get("parent"), c.get("max_model_len"), c)
+            for c in cards
+            if isinstance(c.get("id"), str)
+        ]
+
+
+class _Models(msgspec.Struct):
+    data: list[dict[str, Any]]
+
+
+class Metrics:
+    """Values of a Prometheus text page, found without parsing the page.
+
+    An engine's page has thousands of lines and we want three: a line is found by its name, and its last
+    field is the value.
+    """
+
+    def __init__(self, page: bytes) -> None:
+        self._page = b"\n" + page
+
+    def values(self, name: str) -> list[float]:
+        """The values of `name`, one a label set; empty where the page doesn't have it."""
+        needle = b"\n" + name.encode()
+        found: list[float] = []
+        at = self._page.find(needle)
+        while at >= 0:
+            end = self._page.find(b"\n", at + 1)
+            line = self._page[at + 1 : end if end >= 0 else len(self._page)]
+            if line[len(needle) - 1 : len(needle)] in (b"{", b" "):
+                try:
+                    found.append(float(line.rsplit(b" ", 1)[-1]))
+                except ValueError as error:
+                    raise EngineAnswerInvalid(f"{name} has no number on the metrics page") from error
+            at = self._page.find(needle, at + 1)
+        return found

@@ -1,0 +1,28 @@
+"""What can go wrong on the way to an engine.
+
+EngineError
+├── EngineUnreachable    no connection: refused, no route, TLS refused
+├── EngineDisconnected   the connection broke after the request was sent
+├── EngineTimeout        connecting, or the next byte, took longer than its limit
+└── EngineAnswerInvalid  an answer that no engine of this kind should give
+"""
+
+
+class EngineError(Exception):
+    """Base of all failures between us and an engine; the message names the engine's URL and the remedy."""
+
+
+class EngineUnreachable(EngineError):
+    """No connection could be made. The engine has not seen the request."""
+
+
+class EngineDisconnected(EngineError):
+    """The connection broke after the request was sent: the engine died, restarted, or dropped us."""
+
+
+class EngineTimeout(EngineError):
+    """The engine, or the way to it, stayed silent beyond the limit."""
+
+
+class EngineAnswerInvalid(EngineError):
+    """The engine answered a question of ours with something else than its contract says."""

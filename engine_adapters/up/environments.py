@@ -1,0 +1,176 @@
+"""Engines' Python environments. An environment is whole when its stamp, written last, names what it was made from."""
+
+import fcntl
+import hashlib
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import engine_adapters
+
+from .errors import EnvironmentFailed
+
+PACKAGES = ("cache", "engine_adapters")
+"""What of this project an engine imports."""
+
+Detail = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one engine's environment is made.
+
+    `requirements` is a pinned, hashed list, installed without following dependencies. `aliases` are distributions
+    (name, version) that the engine looks up about itself under a name other than the installed one's.
+    `imports` must succeed in the finished environment; `hint` says what to do if they don't.
+    """
+
+    name: str
+    requirements: Path
+    aliases: tuple[tuple[str, str], ...]
+    imports: tuple[str, ...]
+    hint: str
+
+    def digest(self) -> str:
+        """Name all that the environment depends on: the list, this recipe, the Python, the project's place."""
+        parts = [self.requirements.read_text(), repr(self.aliases), sys.version, str(project_root())]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A finished environment."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.folder / "bin" / "python"
+
+    def script(self, name: str) -> Path:
+        """Return the path of a command that it has installed."""
+        return self.folder / "bin" / name
+
+
+def project_root() -> Path:
+    """Folder that holds this project's packages: a checkout, or the site-packages of an installed wheel."""
+    return Path(engine_adapters.__file__).resolve().parent.parent
+
+
+def is_whole(folder: Path, recipe: Recipe) -> bool:
+    """Whether `folder` was made to its end, from this very recipe."""
+    stamp = folder / ".made"
+    return stamp.is_file() and stamp.read_text() == recipe.digest()
+
+
+def ensure(recipe: Recipe, home: Path, log: Path, detail: Detail) -> Environment:
+    """Make the environment under `home`/envs unless it is whole. Two makers at once: the second waits.
+
+    Raises EnvironmentFailed, with the end of `log`; what is half made is made anew next time.
+    """
+    folder = home / "envs" / recipe.name
+    with _only_maker(folder):
+        if not is_whole(folder, recipe):
+            _make(folder, recipe, log, detail)
+    return Environment(folder)
+
+
+@contextmanager
+def _only_maker(folder: Path) -> Iterator[None]:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _make(folder: Path, recipe: Recipe, log: Path, detail: Detail) -> None:
+    environment = Environment(folder)
+    (folder / ".made").unlink(missing_ok=True)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("")
+    detail("creating")
+    _run([sys.executable, "-m", "venv", "--clear", str(folder)], log, lambda line: None, recipe.hint)
+    total = sum("==" in line for line in recipe.requirements.read_text().splitlines())
+    pip = [
+        str(environment.python),
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "install",
+        "--progress-bar=off",
+    ]
+    _run(
+        [*pip, "--require-hashes", "--no-deps", "-r", str(recipe.requirements)],
+        log,
+        _pip(total, detail),
+        recipe.hint,
+    )
+    site_packages = site_packages_of(folder)
+    for name, version in recipe.aliases:
+        add_distribution(site_packages, name, version)
+    link_project(site_packages)
+    detail("trying its imports")
+    check = f"import {', '.join((*PACKAGES, *recipe.imports))}"
+    _run([str(environment.python), "-P", "-c", check], log, lambda line: None, recipe.hint)
+    (folder / ".made").write_text(recipe.digest())
+
+
+def _pip(total: int, detail: Detail) -> Callable[[str], None]:
+    """Turn pip's lines into how many of `total` packages it has got."""
+    collected = 0
+
+    def heard(line: str) -> None:
+        nonlocal collected
+        if line.startswith("Collecting "):
+            collected += 1
+            detail(f"{collected}/{total} {line.split()[1].partition('==')[0]}")
+        elif line.startswith("Installing collected"):
+            detail(f"unpacking {total} packages")
+
+    return heard
+
+
+def _run(command: list[str], log: Path, heard: Callable[[str], None], hint: str) -> None:
+    with (
+        log.open("a") as out,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            out.write(line)
+            heard(line)
+    if process.returncode:
+        end = "\n".join(log.read_text().splitlines()[-15:])
+        raise EnvironmentFailed(
+            f"making an engine's environment failed (exit {process.returncode}):\n{end}\n"
+            f"The whole log is {log}. {hint}Run the same command again once the cause is gone: it starts afresh."
+        )
+
+
+def site_packages_of(folder: Path) -> Path:
+    """Where the environment `folder` (made by this same Python) keeps its packages."""
+    return Path(sysconfig.get_path("purelib", "venv", vars={"base": str(folder)}))
+
+
+def add_distribution(site_packages: Path, name: str, version: str) -> None:
+    """Register a distribution that has a name and a version and no files."""
+    folder = site_packages / f"{name}-{version}.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def link_project(site_packages: Path) -> None:
+    """Make this project's packages importable, from where they lie: edits in a checkout are seen at once.
+
+    Raises EnvironmentFailed if an engine's dependency has brought a package of the same name.
+    """
+    for package in PACKAGES:
+        link = site_packages / package
+        if link.exists():
+            raise EnvironmentFailed(f"{link} is another project's package; it would hide this project's own")
+        link.symlink_to(project_root() / package)

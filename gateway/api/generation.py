@@ -1,0 +1,99 @@
+"""The endpoints that replicas answer: check the request, forward it, and stop when the client leaves.
+
+A plain ASGI application each: a framework's request and response objects would cost more than all the rest.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+
+from gateway.access import Access
+from gateway.api.body import Body, ClientLeft, ask_for_usage, parse, read_body
+from gateway.api.endpoints import Endpoint
+from gateway.drain import Drain
+from gateway.exchange import Exchange, Message, Receive, Scope, Send
+from gateway.forwarding import Forwarder, Upstream
+from gateway.headers import Headers, Incoming, sort_request
+from gateway.routing import RequestContext
+
+CLIENT_LEFT = 499
+"""Logged and counted as the status where the client left before an answer (nginx's number for it)."""
+
+
+class Generation:
+    """One endpoint's ASGI application."""
+
+    def __init__(
+        self, endpoint: Endpoint, access: Access, drain: Drain, forwarder: Forwarder, limit: int
+    ) -> None:
+        self._endpoint = endpoint
+        self._access = access
+        self._drain = drain
+        self._forwarder = forwarder
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        exchange: Exchange = scope["exchange"]
+        exchange.endpoint = self._endpoint.path
+        incoming = sort_request(scope["headers"])
+        self._access.check_api(incoming.credential)
+        self._drain.enter()
+        try:
+            await self._answer(incoming, scope, receive, exchange)
+        except ClientLeft:
+            exchange.status = exchange.status or CLIENT_LEFT
+        finally:
+            self._drain.leave()
+
+    async def _answer(self, incoming: Incoming, scope: Scope, receive: Receive, exchange: Exchange) -> None:
+        raw = await read_body(receive, incoming.content_length, self._limit)
+        body = parse(raw, self._endpoint)
+        context = RequestContext(
+            exchange.request_id.decode(), self._endpoint.path, body.fields["model"], body.fields
+        )
+        upstream = self._upstream(body, incoming.upstream, scope["query_string"], exchange)
+        await _while_connected(self._forwarder.forward(context, upstream, exchange), receive)
+
+    def _upstream(self, body: Body, headers: Headers, query: bytes, exchange: Exchange) -> Upstream:
+        raw, drop_usage = body.raw, False
+        if self._endpoint.usage_option and body.fields.get("stream"):
+            raw, drop_usage = ask_for_usage(body)
+        path = self._endpoint.path
+        if query:
+            path = f"{path}?{query.decode('latin-1')}"
+        headers.append((b"x-request-id", exchange.request_id))
+        return Upstream("POST", path, headers, raw, drop_usage)
+
+
+async def _while_connected(forwarding: Coroutine[None, None, None], receive: Receive) -> None:
+    """Await the answer; cancel it when the client leaves, which frees the engine.
+
+    Raises:
+        ClientLeft
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    watch = asyncio.create_task(_message(receive))
+    left = False
+
+    def disconnected(watch: asyncio.Task[Message]) -> None:
+        nonlocal left
+        if not watch.cancelled():
+            left = True
+            task.cancel()
+
+    watch.add_done_callback(disconnected)
+    try:
+        await forwarding
+    except asyncio.CancelledError:
+        if not left:
+            raise
+        task.uncancel()
+        raise ClientLeft from None
+    finally:
+        watch.remove_done_callback(disconnected)
+        watch.cancel()
+
+
+async def _message(receive: Receive) -> Message:
+    return await receive()

@@ -1,0 +1,50 @@
+"""Health for load balancers and operators, and the metrics page. None of these asks for a key."""
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from gateway.drain import Drain
+from gateway.fleet import Fleet
+from gateway.telemetry.metrics import GatewayMetrics
+
+
+def health_router(fleet: Fleet, drain: Drain, metrics: GatewayMetrics) -> APIRouter:
+    """Routes that tell how the gateway is."""
+    router = APIRouter()
+
+    @router.get("/health", summary="The process answers")
+    @router.get("/livez", summary="The process answers")
+    async def live() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @router.get(
+        "/readyz",
+        summary="Requests can be served",
+        responses={503: {"description": "Draining, or no replica is up"}},
+    )
+    async def ready() -> JSONResponse:
+        status = "draining" if drain.draining else "ok" if fleet.ready else "no replica is up"
+        return JSONResponse({"status": status, "replicas": _replicas(fleet)}, 200 if status == "ok" else 503)
+
+    @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
+    async def metrics_page() -> Response:
+        return Response(await asyncio.to_thread(metrics.page), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+def _replicas(fleet: Fleet) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": replica.name,
+            "state": replica.state.value,
+            "models": sorted(replica.models),
+            "requests": replica.requests,
+        }
+        | ({"reason": replica.reason} if replica.reason else {})
+        for replica in fleet
+    ]

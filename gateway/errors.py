@@ -1,0 +1,160 @@
+"""The gateway's refusals: each knows its HTTP status and its place in OpenAI's error envelope.
+
+GatewayError
+├── InvalidRequest      400  the request can't be understood; `param` names the field
+├── Unauthorized        401  no key, or one we don't know
+├── Forbidden           403  a key that may not do this
+├── NotFound            404  no such path or object
+├── ModelNotFound       404  no replica serves this model
+├── MethodNotAllowed    405
+├── BodyTooLarge        413
+├── Internal            500  our fault; the log has more under the request's id
+├── ReplicaFailed       502  the replica broke, and there was no other
+├── Overloaded          503  nobody can take the request now
+└── ReplicaTimeout      504  the replica stayed silent
+
+AnswerBroken is none of them: it ends an answer that has begun, for which it is too late to refuse.
+"""
+
+from typing import Any
+
+import orjson
+
+
+class GatewayError(Exception):
+    """Base of all refusals.
+
+    Args:
+        message: what is wrong and what to do about it; it reaches the client.
+        param: the request's field at fault.
+        code: OpenAI's machine-readable code; None takes the class's.
+        headers: sent with the answer.
+    """
+
+    status: int = 500
+    type: str = "server_error"
+    code: str | None = None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+        self.headers = headers
+
+    def envelope(self) -> bytes:
+        """The answer's body."""
+        return envelope(self.message, self.type, self.param, self.code)
+
+    def answer_headers(self) -> list[tuple[bytes, bytes]]:
+        """The answer's headers, but for its length."""
+        return [(b"content-type", b"application/json"), *self.headers]
+
+
+def envelope(message: str, type: str, param: str | None, code: str | None) -> bytes:
+    """OpenAI's error envelope as JSON; `code` is a string or null whatever the status."""
+    error: dict[str, Any] = {"message": message, "type": type, "param": param, "code": code}
+    return orjson.dumps({"error": error})
+
+
+class InvalidRequest(GatewayError):
+    """400: the request can't be understood."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class Unauthorized(GatewayError):
+    """401: no key, or one we don't know."""
+
+    status = 401
+    type = "invalid_request_error"
+    code = "invalid_api_key"
+
+
+class Forbidden(GatewayError):
+    """403: a key that may not do this."""
+
+    status = 403
+    type = "invalid_request_error"
+    code = "insufficient_permissions"
+
+
+class NotFound(GatewayError):
+    """404: no such path or object."""
+
+    status = 404
+    type = "invalid_request_error"
+
+
+class ModelNotFound(NotFound):
+    """404: no replica serves this model."""
+
+    code = "model_not_found"
+
+
+class MethodNotAllowed(GatewayError):
+    """405: the path exists, the method doesn't."""
+
+    status = 405
+    type = "invalid_request_error"
+
+
+class BodyTooLarge(GatewayError):
+    """413: more bytes than `limits.body_bytes`."""
+
+    status = 413
+    type = "invalid_request_error"
+    code = "request_too_large"
+
+
+class Internal(GatewayError):
+    """500: our fault."""
+
+    code = "internal_error"
+
+    def __init__(self) -> None:
+        super().__init__("Internal error; the gateway's log tells more under this request's id.")
+
+
+class ReplicaFailed(GatewayError):
+    """502: the replica broke before its answer's first byte, and no other could take over."""
+
+    status = 502
+    code = "replica_failed"
+
+
+class Overloaded(GatewayError):
+    """503: nobody can take the request now; clients may try again.
+
+    Args:
+        status: of a replica's own answer to this effect, 502 or 504, which is passed on.
+    """
+
+    status = 503
+    type = "server_error"
+    code = "server_is_overloaded"
+
+    def __init__(self, message: str, *, status: int = 503, code: str | None = None) -> None:
+        super().__init__(message, code=code, headers=((b"retry-after", b"1"),))
+        self.status = status
+
+
+class ReplicaTimeout(GatewayError):
+    """504: the replica sent nothing within `timeouts.first_chunk_s`."""
+
+    status = 504
+    type = "server_error"
+    code = "replica_timeout"
+
+
+class AnswerBroken(Exception):
+    """A replica broke in the middle of a document: only cutting the connection tells the client."""

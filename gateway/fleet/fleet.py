@@ -1,0 +1,81 @@
+"""All replicas, and which of them serve a model."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from engine_adapters.base import ModelCard
+from gateway.errors import ModelNotFound, Overloaded
+from gateway.fleet.probe import Prober
+from gateway.fleet.replica import Replica
+from gateway.settings import ProbeSettings
+
+
+class Fleet:
+    """The replicas behind the gateway."""
+
+    def __init__(self, replicas: Iterable[Replica], probes: ProbeSettings) -> None:
+        self._replicas = {replica.name: replica for replica in replicas}
+        self._probes = probes
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(self._replicas.values())
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    def __getitem__(self, name: str) -> Replica:
+        return self._replicas[name]
+
+    @property
+    def ready(self) -> bool:
+        """Whether any replica can take a request."""
+        return any(replica.up for replica in self)
+
+    def serving(self, model: str) -> list[Replica]:
+        """The replicas which are up and serve this model.
+
+        Raises:
+            ModelNotFound: no replica, up or not, is known to serve it.
+            Overloaded: some do, and none of them is up.
+        """
+        known = [replica for replica in self if model in replica.models]
+        serving = [replica for replica in known if replica.up]
+        if serving:
+            return serving
+        if known or not self.ready:
+            raise Overloaded(
+                f"No replica of the model '{model}' is healthy at the moment; try again soon."
+                if known
+                else "No replica is healthy at the moment; try again soon."
+            )
+        raise ModelNotFound(
+            f"The model '{model}' does not exist. Available: {', '.join(sorted(self.models())) or 'none'}.",
+            param="model",
+        )
+
+    def models(self) -> dict[str, ModelCard]:
+        """Model id → card, over all replicas that are up; the first replica's card stands for all."""
+        cards: dict[str, ModelCard] = {}
+        for replica in self:
+            if replica.up:
+                cards = {**replica.models, **cards}
+        return cards
+
+    async def start(self) -> None:
+        """Probe all replicas once, then keep watching them."""
+        probers = [Prober(replica, self._probes) for replica in self]
+        await asyncio.gather(*(prober.probe() for prober in probers))
+        self._tasks = [
+            asyncio.create_task(prober.run(), name=f"probe {replica.name}")
+            for prober, replica in zip(probers, self, strict=True)
+        ]
+
+    async def stop(self) -> None:
+        """End the watching."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task

@@ -1,0 +1,57 @@
+"""Watching one replica: active probes, woken early by passive signals.
+
+A refused connection or an error answer takes a replica out at once: something answered, and it said no.
+Silence takes `failures` probes, since a busy machine is silent too. One good answer brings it back.
+"""
+
+import asyncio
+
+from engine_adapters.errors import EngineError, EngineTimeout
+from gateway.fleet.replica import Replica
+from gateway.settings import ProbeSettings
+
+MODELS_EVERY = 10
+"""Probes between two looks at a healthy replica's list of models: LoRA adapters come and go."""
+
+
+class Prober:
+    """Keeps one replica's state true until cancelled."""
+
+    def __init__(self, replica: Replica, settings: ProbeSettings) -> None:
+        self._replica = replica
+        self._settings = settings
+        self._silent = 0
+        self._count = 0
+
+    async def run(self) -> None:
+        """Probe for ever; cancel to end."""
+        while True:
+            self._replica.suspected.clear()
+            await self.probe()
+            try:
+                async with asyncio.timeout(self._settings.interval_s):
+                    await self._replica.suspected.wait()
+            except TimeoutError:
+                continue
+            # Suspicions come in bursts, one for each broken request.
+            await asyncio.sleep(self._settings.interval_s / 10)
+
+    async def probe(self) -> None:
+        """Look once and draw the consequences."""
+        try:
+            await self._look()
+            self._silent = 0
+        except EngineTimeout as error:
+            self._silent += 1
+            if self._silent >= self._settings.failures or not self._replica.up:
+                self._replica.fall(str(error))
+        except EngineError as error:
+            self._replica.fall(str(error))
+
+    async def _look(self) -> None:
+        replica, engine, timeout_s = self._replica, self._replica.engine, self._settings.timeout_s
+        await engine.check_health(timeout_s=timeout_s)
+        self._count += 1
+        if not replica.up or self._count % MODELS_EVERY == 0:
+            replica.rise(await engine.models(timeout_s=timeout_s))
+        replica.sample(await engine.load(timeout_s=timeout_s))

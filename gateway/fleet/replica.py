@@ -1,0 +1,130 @@
+"""One replica: whether it serves, what it serves, and the work that we gave it."""
+
+import asyncio
+import enum
+import logging
+from types import TracebackType
+
+from engine_adapters.base import Engine, Load, ModelCard
+
+log = logging.getLogger(__name__)
+
+
+class State(enum.Enum):
+    """Where a replica is in its life. Only `UP` gets requests."""
+
+    JOINING = "joining"
+    """Never answered yet."""
+    UP = "up"
+    DOWN = "down"
+
+
+class Charge:
+    """One request's share of a replica's work, from pick to end. Each step may be repeated."""
+
+    __slots__ = ("_open", "_prefill_tokens", "_replica")
+
+    def __init__(self, replica: "Replica", prefill_tokens: int) -> None:
+        self._replica = replica
+        self._prefill_tokens = prefill_tokens
+        self._open = True
+        replica.requests += 1
+        replica.prefill_tokens += prefill_tokens
+
+    def prefilled(self) -> None:
+        """The first token is here: the prefill is done."""
+        self._replica.prefill_tokens -= self._prefill_tokens
+        self._prefill_tokens = 0
+
+    def release(self) -> None:
+        """The request ended, however it ended."""
+        self.prefilled()
+        if self._open:
+            self._open = False
+            self._replica.requests -= 1
+
+
+class Replica:
+    """One engine server behind the gateway.
+
+    Args:
+        name: unique in the fleet; shown to clients in `x-hpkv-replica`.
+    """
+
+    def __init__(self, name: str, engine: Engine) -> None:
+        self.name = name
+        self.engine = engine
+        self.state = State.JOINING
+        self.models: dict[str, ModelCard] = {}
+        self.requests = 0
+        self.prefill_tokens = 0
+        self.reason = "not probed yet"
+        """Why it isn't up, for operators."""
+        self.suspected = asyncio.Event()
+        """Set by whoever saw it fail: the prober looks at once."""
+        self._others = 0
+        self._waiting: set[asyncio.Timeout] = set()
+
+    @property
+    def up(self) -> bool:
+        """Whether it gets requests."""
+        return self.state is State.UP
+
+    @property
+    def load(self) -> int:
+        """Requests running or waiting there: ours as of now, other clients' as of the last sample."""
+        return self.requests + self._others
+
+    def sample(self, load: Load) -> None:
+        """Take the engine's own account of its load."""
+        self._others = max(0, load.running + load.waiting - self.requests)
+
+    def charge(self, prefill_tokens: int = 0) -> Charge:
+        """Count a request against this replica until the charge is released."""
+        return Charge(self, prefill_tokens)
+
+    def rise(self, models: list[ModelCard]) -> None:
+        """It answers: take it in, or take in what it serves now."""
+        rose = not self.up
+        self.state = State.UP
+        self.reason = ""
+        self.models = {card.id: card for card in models}
+        if rose:
+            log.info("replica is up", extra={"replica": self.name, "models": sorted(self.models)})
+
+    def fall(self, reason: str) -> None:
+        """It doesn't serve: no new requests, and those without a first chunk move elsewhere now."""
+        if self.state is not State.DOWN:
+            log.warning("replica is down", extra={"replica": self.name, "reason": reason})
+        self.state = State.DOWN
+        self.reason = reason
+        self._others = 0
+        now = asyncio.get_running_loop().time()
+        for waiting in self._waiting:
+            # Once the timeout has fired it can't be moved, and needn't be.
+            if not waiting.expired():
+                waiting.reschedule(now)
+
+    def patience(self, seconds: float) -> "Patience":
+        """A time limit for the wait for a first chunk, cut short when the replica falls."""
+        return Patience(self._waiting, seconds)
+
+
+class Patience:
+    """`async with`: raises TimeoutError after `seconds`, or as soon as the replica falls."""
+
+    __slots__ = ("_timeout", "_waiting")
+
+    def __init__(self, waiting: set[asyncio.Timeout], seconds: float) -> None:
+        self._waiting = waiting
+        self._timeout = asyncio.timeout(seconds)
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+        self._waiting.add(self._timeout)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._waiting.discard(self._timeout)
+        await self._timeout.__aexit__(kind, error, trace)

@@ -1,0 +1,252 @@
+"""Sending a request to a replica and its answer to the client.
+
+Nothing is sent to the client before the replica's first body chunk: until then another replica can take over,
+once. After it, never: a second generation would not be the continuation of the first.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+
+from engine_adapters.errors import EngineDisconnected, EngineError, EngineTimeout, EngineUnreachable
+from engine_adapters.http import Headers, Reply
+from gateway.errors import (
+    AnswerBroken,
+    GatewayError,
+    Overloaded,
+    ReplicaFailed,
+    ReplicaTimeout,
+    envelope,
+)
+from gateway.exchange import Exchange
+from gateway.fleet import Fleet, Replica
+from gateway.headers import sort_answer
+from gateway.routing import Policy, RequestContext
+from gateway.settings import TimeoutSettings
+from gateway.sse import EventStream, error_event
+from gateway.telemetry.metrics import GatewayMetrics
+from gateway.usage import read_usage
+
+log = logging.getLogger(__name__)
+
+_UNAVAILABLE = frozenset((502, 503, 504))
+"""Answers by which a replica, or the proxy before it, says that it can't serve now: another may."""
+
+_REFUSAL_BYTES = 1 << 20
+"""Most of an engine's error answer that is read."""
+
+_USAGE_BYTES = 1 << 20
+"""Answers beyond this size are not searched for their usage: it would hold up the event loop."""
+
+_BODY_HEADERS = frozenset((b"content-type", b"content-length", b"content-encoding"))
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """A request as it goes to a replica, whichever it will be.
+
+    Attributes:
+        drop_usage: the final usage chunk was asked for by us, not by the client.
+    """
+
+    method: str
+    path: str
+    headers: Headers
+    body: bytes
+    drop_usage: bool = False
+
+
+class _TryElsewhere(Exception):
+    """The replica failed before its first chunk.
+
+    Args:
+        error: what the client gets if nobody takes over.
+        again: the same replica may be asked once more when there is no other.
+    """
+
+    def __init__(self, error: GatewayError, *, again: bool = False) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.again = again
+
+
+class Forwarder:
+    """Forwards requests to the replicas of a fleet by a policy."""
+
+    def __init__(
+        self, fleet: Fleet, policy: Policy, timeouts: TimeoutSettings, metrics: GatewayMetrics
+    ) -> None:
+        self._fleet = fleet
+        self._policy = policy
+        self._first_chunk_s = timeouts.first_chunk_s
+        self._metrics = metrics
+
+    async def forward(self, context: RequestContext, upstream: Upstream, exchange: Exchange) -> None:
+        """Answer the exchange with a replica's answer.
+
+        Raises:
+            GatewayError: when nothing was sent to the client.
+            AnswerBroken: a document broke in its middle. (A stream ends with an error event.)
+        """
+        candidates = self._fleet.serving(context.model)
+        exchange.model = context.model  # not before: clients could fill the metrics with labels
+        replica = self._policy.pick(context, candidates)
+        try:
+            await self._attempt(replica, context, upstream, exchange)
+        except _TryElsewhere as failure:
+            others = [other for other in candidates if other is not replica and other.up]
+            if not others and not failure.again:
+                raise failure.error from None
+            second = self._policy.pick(context, others) if others else replica
+            self._moved(replica, second, failure, exchange)
+            try:
+                await self._attempt(second, context, upstream, exchange)
+            except _TryElsewhere as final:
+                raise final.error from None
+
+    def _moved(self, source: Replica, to: Replica, failure: _TryElsewhere, exchange: Exchange) -> None:
+        self._metrics.moved(source.name)
+        log.warning(
+            "request moves to another replica",
+            extra={
+                "request_id": exchange.request_id.decode(),
+                "replica": source.name,
+                "to": to.name,
+                "reason": str(failure),
+            },
+        )
+
+    async def _attempt(
+        self, replica: Replica, context: RequestContext, upstream: Upstream, exchange: Exchange
+    ) -> None:
+        exchange.replica = replica.name
+        charge = self._policy.charge(context, replica)
+        reply: Reply | None = None
+        try:
+            try:
+                async with replica.patience(self._first_chunk_s):
+                    reply = await replica.engine.connection.send(
+                        upstream.method, upstream.path, upstream.headers, upstream.body
+                    )
+                    first = await reply.chunk()
+            except TimeoutError:
+                raise self._silent(replica) from None
+            except EngineError as error:
+                raise _failed(replica, error) from error
+            charge.prefilled()
+            if reply.status >= 400:
+                await self._refuse(replica, reply, first, exchange)
+            else:
+                exchange.first_chunk_at = time.perf_counter()
+                await self._relay(replica, reply, first, upstream, exchange)
+        finally:
+            charge.release()
+            if reply is not None:
+                await reply.aclose()
+
+    def _silent(self, replica: Replica) -> GatewayError | _TryElsewhere:
+        if not replica.up:
+            return _TryElsewhere(ReplicaFailed("The replica went down before it answered."))
+        return ReplicaTimeout(
+            f"The replica sent nothing within {self._first_chunk_s:g} s (timeouts.first_chunk_s)."
+        )
+
+    async def _refuse(self, replica: Replica, reply: Reply, first: bytes, exchange: Exchange) -> None:
+        """Pass on an error answer, in the envelope."""
+        try:
+            body = first + await reply.read(_REFUSAL_BYTES)
+        except EngineError as error:
+            raise _failed(replica, error) from error
+        refusal = replica.engine.refusal(reply.status, body)
+        if reply.status >= 500:
+            replica.suspected.set()
+        if reply.status in (401, 403):
+            raise ReplicaFailed(
+                f"Replica {replica.name} refuses the gateway's credentials: set its api_key in the settings."
+            )
+        if reply.status in _UNAVAILABLE:
+            raise _TryElsewhere(Overloaded(refusal.message, status=reply.status, code=refusal.code))
+        answer = envelope(refusal.message, refusal.type, refusal.param, refusal.code)
+        headers = [header for header in sort_answer(reply.headers) if header[0] not in _BODY_HEADERS]
+        headers += [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(answer)),
+            (b"x-hpkv-replica", replica.name.encode()),
+        ]
+        await exchange.start(reply.status, headers)
+        await exchange.write(answer, more=False)
+
+    async def _relay(
+        self, replica: Replica, reply: Reply, first: bytes, upstream: Upstream, exchange: Exchange
+    ) -> None:
+        headers = sort_answer(reply.headers)
+        headers.append((b"x-hpkv-replica", replica.name.encode()))
+        if _is_event_stream(headers):
+            # We may take an event out or put one in, so an announced length no longer holds.
+            headers = [header for header in headers if header[0] != b"content-length"]
+            headers.append((b"x-accel-buffering", b"no"))
+            await exchange.start(reply.status, headers)
+            await self._relay_events(replica, reply, first, EventStream(upstream.drop_usage), exchange)
+        else:
+            await exchange.start(reply.status, headers)
+            await self._relay_document(replica, reply, first, exchange)
+
+    async def _relay_events(
+        self, replica: Replica, reply: Reply, chunk: bytes, events: EventStream, exchange: Exchange
+    ) -> None:
+        try:
+            while chunk:
+                passed = events.feed(chunk)
+                if passed:
+                    await exchange.write(passed)
+                chunk = await reply.chunk()
+            await exchange.write(events.finish(), more=False)
+        except EngineError as error:
+            self._broke(replica, error, exchange)
+            failure = ReplicaFailed("The replica broke off in the middle of its answer.")
+            await exchange.write(error_event(failure), more=False)
+        finally:
+            exchange.usage = events.usage
+
+    async def _relay_document(self, replica: Replica, reply: Reply, chunk: bytes, exchange: Exchange) -> None:
+        kept: list[bytes] = []
+        size = 0
+        try:
+            while chunk:
+                size += len(chunk)
+                if size <= _USAGE_BYTES:
+                    kept.append(chunk)
+                await exchange.write(chunk)
+                chunk = await reply.chunk()
+        except EngineError as error:
+            self._broke(replica, error, exchange)
+            raise AnswerBroken(replica.name) from error
+        await exchange.write(b"", more=False)
+        if size <= _USAGE_BYTES:
+            exchange.usage = read_usage(b"".join(kept)).usage
+
+    def _broke(self, replica: Replica, error: EngineError, exchange: Exchange) -> None:
+        replica.suspected.set()
+        self._metrics.broke(replica.name)
+        request_id = exchange.request_id.decode()
+        log.warning(
+            "answer broke off",
+            extra={"request_id": request_id, "replica": replica.name, "reason": str(error)},
+        )
+
+
+def _failed(replica: Replica, error: EngineError) -> _TryElsewhere:
+    if isinstance(error, EngineUnreachable):
+        replica.fall(str(error))
+    replica.suspected.set()
+    if isinstance(error, EngineTimeout):
+        return _TryElsewhere(ReplicaTimeout(f"Replica {replica.name} can't be reached in time."))
+    # A kept connection may just have been closed by the other side: that says nothing of the replica.
+    return _TryElsewhere(
+        ReplicaFailed(f"Replica {replica.name} broke before it answered."),
+        again=isinstance(error, EngineDisconnected),
+    )
+
+
+def _is_event_stream(headers: Headers) -> bool:
+    return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers)

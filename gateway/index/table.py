@@ -1,0 +1,109 @@
+"""A set of 64-bit keys in numpy, looked up and changed many keys at a time.
+
+Buckets of eight slots, a cache line each. A key lives in the bucket that its top bits name or, when that is full,
+in the next with room; `_passed` counts for each bucket the keys that passed it by, so a search knows where to end
+and removing leaves no tombstones. All memory is taken up front and slots never move: growing would stall the
+event loop, and callers keep values in columns of their own, by slot.
+
+Keys must be well mixed; they are hashes already. 0 means empty: a key of 0 is never found.
+"""
+
+import sys
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cache.prefix import Keys
+
+Slots = npt.NDArray[np.int64]
+
+WIDTH: Final = 8
+# The byte of a u64 that holds its only set bit 1 << 8c is c = (value * BYTE_INDEX) >> 61.
+BYTE_INDEX: Final = np.uint64(sum(c << (61 - 8 * c) for c in range(WIDTH)))
+if sys.byteorder != "little":
+    raise ImportError(
+        "the index reads rows of bytes as little-endian words: it needs a little-endian machine"
+    )
+
+
+class KeyTable:
+    """Keys in numbered slots. `absent` is the slot that stands for a key that isn't there."""
+
+    def __init__(self, slots: int) -> None:
+        self._shift = np.uint64(64 - max(1, (max(slots, 2 * WIDTH) - 1).bit_length() - 3))
+        self._buckets = 1 << (64 - int(self._shift))
+        self._rows: Keys = np.zeros((self._buckets, WIDTH), np.uint64)
+        self._passed: npt.NDArray[np.int32] = np.zeros(self._buckets, np.int32)
+        self.keys: Keys = self._rows.reshape(-1)
+        self.slots: Final = self._buckets * WIDTH
+        self.absent: Final = self.slots
+        self.count = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes taken, used or not."""
+        return self._rows.nbytes + self._passed.nbytes
+
+    def find(self, keys: Keys) -> Slots:
+        """The slot of each key, or `absent`."""
+        buckets = self._home(keys)
+        slots, missed = self._probe(buckets, keys)
+        while missed.size:
+            missed = missed[self._passed[buckets[missed]] > 0]
+            if not missed.size:
+                break
+            buckets[missed] = (buckets[missed] + 1) % self._buckets
+            slots[missed], still = self._probe(buckets[missed], keys[missed])
+            missed = missed[still]
+        return slots
+
+    def insert(self, keys: Keys) -> Slots:
+        """The slot of each key, taken if it wasn't there. Keys may repeat. There must be room."""
+        slots = self.find(keys)
+        new = np.flatnonzero(slots == self.absent)
+        if new.size:
+            slots[new] = self._take(keys[new])
+        return slots
+
+    def remove(self, slots: Slots) -> None:
+        """Empty these slots: distinct, and all in use."""
+        buckets = slots // WIDTH
+        distance = (buckets - self._home(self.keys[slots])) % self._buckets
+        while (displaced := np.flatnonzero(distance)).size:
+            distance[displaced] -= 1
+            buckets[displaced] -= 1
+            np.subtract.at(self._passed, buckets[displaced] % self._buckets, 1)
+        self.keys[slots] = 0
+        self.count -= len(slots)
+
+    def _home(self, keys: Keys) -> Slots:
+        return (keys >> self._shift).view(np.int64)
+
+    def _probe(self, buckets: Slots, keys: Keys) -> tuple[Slots, Slots]:
+        """Slots of the keys that lie in these buckets, and the indices of those that don't."""
+        hits = (self._rows.take(buckets, axis=0) == keys[:, None]).view(np.uint64)[:, 0]
+        slots = (buckets << 3) + ((hits * BYTE_INDEX) >> np.uint64(61)).view(np.int64)
+        missed = np.flatnonzero(hits == 0)
+        if missed.size:
+            slots[missed] = self.absent
+        return slots, missed
+
+    def _take(self, keys: Keys) -> Slots:
+        keys, inverse = np.unique(keys, return_inverse=True)
+        slots = np.full(len(keys), self.absent)
+        buckets = self._home(keys)
+        pending = np.arange(len(keys))
+        while pending.size:
+            free = (self._rows.take(buckets[pending], axis=0) == 0).view(np.uint64)[:, 0]
+            full = pending[free == 0]
+            np.add.at(self._passed, buckets[full], 1)
+            buckets[full] = (buckets[full] + 1) % self._buckets
+            free, fits = free[free != 0], pending[free != 0]
+            first = free & (~free + np.uint64(1))
+            slots[fits] = (buckets[fits] << 3) + ((first * BYTE_INDEX) >> np.uint64(61)).view(np.int64)
+            self.keys[slots[fits]] = keys[fits]
+            lost = fits[self.keys[slots[fits]] != keys[fits]]  # two wanted one slot: the last writer has it
+            pending = np.concatenate([full, lost])
+        self.count += len(keys)
+        return slots[inverse]

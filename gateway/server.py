@@ -1,0 +1,75 @@
+"""Running the gateway: the listener, and leaving by SIGTERM without cutting anybody off."""
+
+import asyncio
+import logging
+import signal
+import socket
+from types import FrameType
+
+import uvicorn
+
+from gateway.app import Gateway
+from gateway.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+class Server(uvicorn.Server):
+    """uvicorn that drains before it closes its listener, so that `/readyz` can say so meanwhile."""
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._leaving: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Remember the loop that signals must reach."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Drain at the first signal; at a second one, or at the first Ctrl-C in a quiet moment, leave."""
+        if self._loop is None or self._gateway.drain.draining:
+            super().handle_exit(sig, frame)
+            self.force_exit = self._gateway.drain.draining
+            return
+        self._gateway.drain.draining = True
+        self._loop.call_soon_threadsafe(self._drain, sig)
+
+    def _drain(self, sig: int) -> None:
+        self._leaving = asyncio.ensure_future(self._leave(sig))
+
+    async def _leave(self, sig: int) -> None:
+        log.info("draining", extra={"signal": signal.Signals(sig).name})
+        cut = await self._gateway.drain.run()
+        if cut:
+            log.warning("grace time is over", extra={"cut_requests": cut})
+        super().handle_exit(sig, None)
+        self.force_exit = cut > 0
+
+
+def serve(settings: Settings) -> None:
+    """Run until told to end.
+
+    Raises:
+        SystemExit: the listener can't be opened; the log says why.
+    """
+    gateway = Gateway(settings)
+    listen = settings.listen
+    config = uvicorn.Config(
+        gateway.app,
+        host=listen.host,
+        port=listen.port,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        ssl_certfile=listen.tls_cert,
+        ssl_keyfile=listen.tls_key,
+        timeout_graceful_shutdown=5,
+    )
+    Server(config, gateway).run()

@@ -1,0 +1,309 @@
+"""The gateway's settings: one model; flags > environment (`HPKV_SECTION__KEY`) > file > defaults."""
+
+import difflib
+import hashlib
+import ipaddress
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AnyHttpUrl,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
+from pydantic_settings.exceptions import SettingsError as SourceError
+from yaml import YAMLError
+
+
+class SettingsError(Exception):
+    """The settings can't be used; the message names each setting at fault and what to write instead."""
+
+
+class Section(BaseModel):
+    """Part of the settings: an unknown key is an error, and nothing changes after the start."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Listen(Section):
+    """Where clients reach the gateway. Beyond loopback it asks for API keys."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535)
+    tls_cert: Path | None = Field(default=None, description="PEM certificate chain")
+    tls_key: Path | None = Field(default=None, description="PEM private key")
+
+    @model_validator(mode="after")
+    def _pair(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together: set both or neither")
+        for file in (self.tls_cert, self.tls_key):
+            if file is not None and not file.is_file():
+                raise ValueError(f"{file} is not a file")
+        return self
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+class ReplicaSettings(Section):
+    """One engine server."""
+
+    url: AnyHttpUrl
+    name: str = Field(default="", pattern=r"^[A-Za-z0-9._:-]*$", description="default: host:port of the URL")
+    engine: Literal["vllm"] = "vllm"
+    api_key: SecretStr | None = Field(default=None, description="sent to the replica as a bearer token")
+    api_key_file: Path | None = None
+    ca_file: Path | None = Field(default=None, description="PEM bundle that signs the replica's certificate")
+    events: str | None = Field(default=None, description="ZeroMQ endpoint of the replica's KV events")
+    replay: str | None = Field(default=None, description="ZeroMQ endpoint that replays KV events")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_name(cls, data: Any) -> Any:
+        if isinstance(data, str):  # HPKV_REPLICAS='["http://a:1", …]' and --replica URL
+            data = {"url": data}
+        if isinstance(data, dict) and not data.get("name") and isinstance(data.get("url"), str):
+            data = {**data, "name": re.sub(r"^\w+://|/.*$", "", data["url"])}
+        return data
+
+    @model_validator(mode="after")
+    def _one_key(self) -> Self:
+        if self.api_key is not None and self.api_key_file is not None:
+            raise ValueError("api_key and api_key_file say the same thing: set one")
+        if self.api_key_file is not None and not self.api_key_file.is_file():
+            raise ValueError(f"api_key_file: {self.api_key_file} is not a file")
+        if self.ca_file is not None and not self.ca_file.is_file():
+            raise ValueError(f"ca_file: {self.ca_file} is not a file")
+        return self
+
+    def credential(self) -> str | None:
+        """The key to send to the replica."""
+        if self.api_key_file is not None:
+            return self.api_key_file.read_text().strip() or None
+        return self.api_key.get_secret_value() if self.api_key is not None else None
+
+
+class RoutingSettings(Section):
+    """Which replica gets a request."""
+
+    policy: Literal["round_robin", "least_loaded"] = "least_loaded"
+
+
+class TimeoutSettings(Section):
+    """Limits towards replicas, in seconds."""
+
+    connect_s: PositiveFloat = 5.0
+    first_chunk_s: PositiveFloat = Field(default=300.0, description="from sending to the answer's first byte")
+    idle_s: PositiveFloat = Field(default=300.0, description="longest silence in mid-answer")
+
+
+class ProbeSettings(Section):
+    """How replicas are watched."""
+
+    interval_s: PositiveFloat = 1.0
+    timeout_s: PositiveFloat = 2.0
+    failures: PositiveInt = Field(default=3, description="unanswered probes until a silent replica leaves")
+
+
+class LimitSettings(Section):
+    """What one request may ask."""
+
+    body_bytes: PositiveInt = 64 << 20
+
+
+def hash_key(key: bytes) -> str:
+    """A key as it is stored and looked up: "sha256:" and the hex digest."""
+    return "sha256:" + hashlib.sha256(key).hexdigest()
+
+
+def _hashes(value: Any) -> Any:
+    """Keys as their hashes: the plain text of a key is not kept, not even in memory."""
+    keys = value.split(",") if isinstance(value, str) else value
+    return frozenset(
+        key if re.fullmatch(r"sha256:[0-9a-f]{64}", key) else hash_key(key.encode())
+        for key in map(str.strip, keys)
+        if key
+    )
+
+
+Keys = Annotated[frozenset[str], NoDecode, BeforeValidator(_hashes)]
+
+
+class AccessSettings(Section):
+    """Who may ask. Files hold one key a line, plain or as sha256:HEX; `#` begins a comment."""
+
+    api_keys: Keys = Field(default=frozenset(), repr=False)
+    api_keys_file: Path | None = None
+    admin_keys: Keys = Field(
+        default=frozenset(), repr=False, description="may also route, register and drain"
+    )
+    admin_keys_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _read(self) -> Self:
+        for field, file in (("api_keys", self.api_keys_file), ("admin_keys", self.admin_keys_file)):
+            if file is None:
+                continue
+            try:
+                lines = [line.split("#")[0] for line in file.read_text().splitlines()]
+            except OSError as error:
+                raise ValueError(f"{field}_file: {file}: {error.strerror}") from error
+            keys = _hashes(lines)
+            if not keys:
+                raise ValueError(f"{field}_file: {file} holds no key")
+            object.__setattr__(self, field, getattr(self, field) | keys)
+        return self
+
+
+class ShutdownSettings(Section):
+    """What SIGTERM does: `/readyz` turns 503 at once, new requests are taken for `notice_s` more,
+    then open answers may finish within `grace_s`."""
+
+    notice_s: float = Field(default=0.0, ge=0)
+    grace_s: float = Field(default=120.0, ge=0)
+
+
+class LogSettings(Section):
+    """Logs go to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["json", "text"] = "json"
+    requests: bool = Field(default=True, description="one line a request")
+
+
+class Settings(BaseSettings):
+    """All of the gateway's settings."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="HPKV_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        nested_model_default_partial_update=True,
+    )
+
+    listen: Listen = Listen()
+    replicas: list[ReplicaSettings] = []
+    routing: RoutingSettings = RoutingSettings()
+    timeouts: TimeoutSettings = TimeoutSettings()
+    probes: ProbeSettings = ProbeSettings()
+    limits: LimitSettings = LimitSettings()
+    access: AccessSettings = AccessSettings()
+    shutdown: ShutdownSettings = ShutdownSettings()
+    log: LogSettings = LogSettings()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [replica.name for replica in self.replicas]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"replicas: the name {twice[0]} is given twice")
+        if not self.listen.loopback and not self.access.api_keys:
+            raise ValueError(
+                f"listen.host {self.listen.host} is reachable from other machines, and no API key is set: "
+                "set access.api_keys_file (HPKV_ACCESS__API_KEYS_FILE), or listen on 127.0.0.1"
+            )
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags, then the environment; `load_settings` adds the file."""
+        assert isinstance(init_settings, InitSettingsSource)
+        values = dict(init_settings.init_kwargs)
+        file = values.pop("_file", None)
+        sources: list[PydanticBaseSettingsSource] = [InitSettingsSource(settings_cls, values), env_settings]
+        if file is not None:
+            sources.append(YamlConfigSettingsSource(settings_cls, yaml_file=file))
+        return tuple(sources)
+
+
+def load_settings(
+    file: Path | None = None, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] = os.environ
+) -> Settings:
+    """Read and check all settings.
+
+    Args:
+        file: YAML; None for none.
+        flags: nested as the settings are, e.g. {"listen": {"port": 8000}}.
+        environ: looked through for names that no setting has; values are read from the process's own.
+
+    Raises:
+        SettingsError
+    """
+    if file is not None and not file.is_file():
+        raise SettingsError(f"{file} is not a file; write one, or leave --config out to use the defaults")
+    _check_environment(environ)
+    try:
+        return Settings(**{**(flags or {}), "_file": file})
+    except ValidationError as error:
+        raise SettingsError("\n".join(_explain(dict(e)) for e in error.errors())) from error
+    except YAMLError as error:
+        raise SettingsError(f"{file}: {error}") from error
+    except SourceError as error:
+        raise SettingsError(f"environment: {error}; lists and sections are written as JSON") from error
+
+
+def _check_environment(environ: Mapping[str, str]) -> None:
+    # pydantic-settings drops what it doesn't know; a misspelt variable would silently keep the default.
+    for name in environ:
+        section, nested, _ = name.removeprefix("HPKV_").partition("__")
+        if name.startswith("HPKV_") and nested and section.lower() not in Settings.model_fields:
+            raise SettingsError(f"{name}: no such section{_nearest(section.lower(), Settings.model_fields)}")
+
+
+def _explain(error: dict[str, Any]) -> str:
+    path = [str(part) for part in error["loc"]]
+    where = ".".join(path)
+    if error["type"] == "extra_forbidden":
+        return f"{where}: no such setting{_nearest(path[-1], _keys_beside(path))}"
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message
+
+
+def _keys_beside(path: list[str]) -> Iterable[str]:
+    model: Any = Settings
+    for part in path[:-1]:
+        if part.isdigit():
+            continue
+        annotation = model.model_fields[part].annotation
+        model = ReplicaSettings if part == "replicas" else annotation
+    return list(model.model_fields)
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    known = list(known)
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+    return f"; did you mean {close[0]}? (known: {', '.join(known)})" if close else ""

@@ -1,0 +1,104 @@
+"""Reading a model's tokenizer from its folder or from the hub."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import TemplateSyntaxError
+
+from gateway.tokenization.dialects.base import ModelFacts, TemplateOptions
+from gateway.tokenization.errors import TokenizerUnavailable
+from gateway.tokenization.template import Templates
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+_MISTRAL_FILES = ("tekken.json", "consolidated.safetensors")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTokenizer:
+    """A tokenizer without truncation and padding, and what else a prompt depends on."""
+
+    backend: "Tokenizer"
+    special_tokens: tuple[str, ...]
+    facts: ModelFacts
+
+
+def load(source: str, options: TemplateOptions) -> LoadedTokenizer:
+    """Load from a folder or by hub name. Reads files, maybe the network, and takes a second or more.
+
+    Raises:
+        TokenizerUnavailable: it can't be loaded, needs code of its own, or has no Rust implementation.
+    """
+    tokenizer = _tokenizer(source)
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = bool(tokenizer.split_special_tokens)
+    config = _json(source, "config.json")
+    try:
+        templates = _templates(tokenizer, options, _json(source, "chat_template.json"))
+    except TemplateSyntaxError as error:
+        raise TokenizerUnavailable(
+            source, f"its chat template isn't valid Jinja ({error.message})", "Correct the template"
+        ) from error
+    facts = ModelFacts(
+        templates,
+        tuple(config.get("architectures") or ()),
+        str(config.get("model_type", "")),
+        all(_file(source, name) for name in _MISTRAL_FILES),
+    )
+    return LoadedTokenizer(backend, tuple(tokenizer.all_special_tokens), facts)
+
+
+def _tokenizer(source: str) -> "PreTrainedTokenizerFast":
+    # Both are read by libraries at import or first use, process-wide. One text is encoded at a time, on our
+    # own threads, so their thread pool would only make every later fork print a warning.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        remedy = "Name a folder with the model's tokenizer files, or a hub model that this machine can read"
+        raise TokenizerUnavailable(source, f"{type(error).__name__}: {error}", remedy) from error
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        remedy = "Requests for this model will be routed without knowledge of prefixes"
+        raise TokenizerUnavailable(source, f"{type(tokenizer).__name__} has no Rust implementation", remedy)
+    return tokenizer
+
+
+def _templates(
+    tokenizer: "PreTrainedTokenizerFast", options: TemplateOptions, legacy: dict[str, Any]
+) -> Templates:
+    """The given template, else the model's own; a processor's legacy file goes first without tools."""
+    special = {
+        name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)
+    }
+    if options.chat_template is None:
+        return Templates.of(tokenizer.chat_template, special, without_tools=legacy.get("chat_template"))
+    return Templates.of(options.chat_template, special)
+
+
+def _json(source: str, name: str) -> dict[str, Any]:
+    path = _file(source, name)
+    content = json.loads(path.read_text(encoding="utf-8")) if path else {}
+    return content if isinstance(content, dict) else {}
+
+
+def _file(source: str, name: str) -> Path | None:
+    from transformers.utils.hub import cached_file
+
+    found = cached_file(
+        source,
+        name,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+        _raise_exceptions_for_gated_repo=False,
+    )
+    return Path(found) if found else None

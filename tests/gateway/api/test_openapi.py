@@ -1,0 +1,51 @@
+"""The OpenAPI document is true: schemathesis sends what it allows, and what it forbids."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+
+from gateway.app import Gateway
+from gateway.settings import load_settings
+from tests.fakes.engine import FakeEngine
+from tests.gateway.conftest import FAST, running
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    started = threading.Event()
+    loop = asyncio.new_event_loop()
+    end = asyncio.Event()
+    urls: list[str] = []
+
+    async def serve() -> None:
+        with FakeEngine() as engine:
+            async with running({"replicas": [engine.url], **FAST, "log": {"requests": False}}) as gateway:
+                urls.append(gateway.url)
+                started.set()
+                await end.wait()
+
+    def run() -> None:
+        loop.run_until_complete(serve())
+        loop.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert started.wait(30)
+    yield urls[0]
+    loop.call_soon_threadsafe(end.set)
+    thread.join(30)
+
+
+schema = schemathesis.openapi.from_dict(
+    Gateway(load_settings(flags={"log": {"requests": False}}, environ={})).framework.openapi()
+)
+
+
+@schema.parametrize()
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+def test_the_gateway_keeps_its_document(case: schemathesis.Case, url: str) -> None:
+    case.call_and_validate(base_url=url)

@@ -1,0 +1,106 @@
+"""A gateway on a real uvicorn in the test's own event loop, before fake engines."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+from openai import AsyncOpenAI
+
+from gateway.app import Gateway
+from gateway.settings import load_settings
+from tests.fakes.engine import FakeEngine
+
+FAST = {"probes": {"interval_s": 0.05, "timeout_s": 1.0, "failures": 3}}
+"""Probes fast enough for tests that wait for them."""
+
+
+class Listener(uvicorn.Server):
+    """uvicorn that leaves the test runner's signal handlers alone."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        yield
+
+
+class Running:
+    """A gateway that serves, and a client for it."""
+
+    def __init__(self, gateway: Gateway, url: str) -> None:
+        self.gateway = gateway
+        self.url = url
+        self.client = httpx2.AsyncClient(base_url=url, timeout=20)
+        self.sdk = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+
+    async def aclose(self) -> None:
+        await self.client.aclose()
+        await self.sdk.close()
+
+    async def chat(self, content: str = "hello", **fields: Any) -> httpx2.Response:
+        return await self.client.post("/v1/chat/completions", json=chat(content, **fields))
+
+
+def chat(content: str = "hello", model: str = "fake", **fields: Any) -> dict[str, Any]:
+    return {"model": model, "messages": [{"role": "user", "content": content}], **fields}
+
+
+Serve = Callable[..., Awaitable[Running]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """`await serve(engine, …, section={…})` starts a gateway before these engines (or URLs)."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start(*engines: FakeEngine | str, **sections: Any) -> Running:
+            replicas = [
+                {"url": engine if isinstance(engine, str) else engine.url, "name": f"replica-{i}"}
+                for i, engine in enumerate(engines)
+            ]
+            sections = {"log": {"requests": False}, **FAST, "replicas": replicas, **sections}
+            return await stack.enter_async_context(running(sections))
+
+        yield start
+
+
+@contextlib.asynccontextmanager
+async def running(flags: dict[str, Any]) -> AsyncIterator[Running]:
+    gateway = Gateway(load_settings(flags=flags, environ={}))
+    server = Listener(
+        uvicorn.Config(gateway.app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=1)
+    )
+    task = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+        if task.done():
+            await task
+    port = server.servers[0].sockets[0].getsockname()[1]
+    serving = Running(gateway, f"http://127.0.0.1:{port}")
+    try:
+        yield serving
+    finally:
+        await serving.aclose()
+        server.should_exit = True
+        await task
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine() as fake:
+        yield fake
+
+
+@pytest.fixture
+async def other() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine() as fake:
+        yield fake
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5) -> None:
+    """Wait for a condition; fail when it doesn't come."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)

@@ -1,0 +1,107 @@
+"""Replicas leave when they fail and come back when they answer."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from engine_adapters.engines import create_engine
+from engine_adapters.http import Connection, Timeouts, create_transport
+from gateway.fleet import Replica, State
+from gateway.fleet.probe import Prober
+from gateway.settings import ProbeSettings
+from tests.fakes.engine import FakeEngine
+from tests.gateway.conftest import until
+
+
+@pytest.fixture
+async def replica(engine: FakeEngine) -> AsyncIterator[Replica]:
+    transport = create_transport()
+    connection = Connection(engine.url, transport, Timeouts(1, 1))
+    yield Replica("r", create_engine("vllm", connection))
+    await transport.aclose()
+
+
+def prober(replica: Replica, **settings: float) -> Prober:
+    return Prober(replica, ProbeSettings.model_validate({"interval_s": 60, "timeout_s": 0.2, **settings}))
+
+
+async def test_a_good_answer_takes_it_in(replica: Replica) -> None:
+    assert replica.state is State.JOINING
+    await prober(replica).probe()
+    assert replica.up
+    assert list(replica.models) == ["fake"]
+    assert replica.models["fake"].max_model_len == 8192
+
+
+async def test_a_refusal_takes_it_out_at_once(replica: Replica, engine: FakeEngine) -> None:
+    probes = prober(replica)
+    await probes.probe()
+    engine.stop()
+    await probes.probe()
+    assert replica.state is State.DOWN
+    assert "no connection" in replica.reason
+    engine.start()
+    await probes.probe()
+    assert replica.up
+
+
+async def test_an_error_answer_takes_it_out_at_once(replica: Replica, engine: FakeEngine) -> None:
+    probes = prober(replica)
+    await probes.probe()
+    engine.faults.health_status = 503
+    await probes.probe()
+    assert not replica.up
+
+
+async def test_silence_takes_three_probes(replica: Replica, engine: FakeEngine) -> None:
+    probes = prober(replica)
+    await probes.probe()
+    engine.faults.health_delay_s = 5
+    await probes.probe()
+    await probes.probe()
+    assert replica.up
+    await probes.probe()
+    assert not replica.up
+    engine.faults.health_delay_s = 0
+    await probes.probe()
+    assert replica.up
+
+
+async def test_two_silent_probes_are_forgiven(replica: Replica, engine: FakeEngine) -> None:
+    probes = prober(replica)
+    await probes.probe()
+    for _ in range(3):
+        engine.faults.health_delay_s = 5
+        await probes.probe()
+        await probes.probe()
+        engine.faults.health_delay_s = 0
+        await probes.probe()
+    assert replica.up
+
+
+async def test_a_suspicion_is_looked_into_at_once(replica: Replica, engine: FakeEngine) -> None:
+    watching = asyncio.create_task(prober(replica, interval_s=1).run())
+    await until(lambda: replica.up)
+    engine.stop()
+    replica.suspected.set()
+    await until(lambda: not replica.up, seconds=0.9)
+    watching.cancel()
+
+
+async def test_load_counts_what_others_sent(replica: Replica, engine: FakeEngine) -> None:
+    await prober(replica).probe()
+    charge = replica.charge()
+    assert replica.load == 1
+    engine.faults.hang_before_first_byte = True
+    connection = replica.engine.connection
+    body = b'{"model":"fake","prompt":"x"}'
+    others = [asyncio.create_task(connection.send("POST", "/v1/completions", [], body)) for _ in range(3)]
+    await until(lambda: len(engine.requests("/v1/completions")) == 3)
+    replica.sample(await replica.engine.load(timeout_s=1))
+    assert replica.load == max(1, engine.running + engine.waiting)
+    for other in others:
+        other.cancel()
+    charge.release()
+    charge.release()
+    assert replica.requests == 0
