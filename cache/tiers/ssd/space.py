@@ -54,11 +54,10 @@ class Space:
     def grow(self) -> Growth:
         """Back some more slots, emptying other owners' sub-folders for it if need be."""
         with self._folder.locked():
-            room = self._room()
-            while room < self._slot + BLOCK and self._at_cap() and self._folder.raid(self.owner):
-                room = self._room()
-            step = max(min(self._limits.cap // _STEPS, _STEP_BYTES) // self._slot, 1)
-            count = min(step, (room - BLOCK) // (self._slot + ENTRY_BYTES + USED_BYTES))
+            fits = self._fits()
+            while fits < 1 and self._at_cap() and self._folder.raid(self.owner):
+                fits = self._fits()
+            count = min(max(min(self._limits.cap // _STEPS, _STEP_BYTES) // self._slot, 1), fits)
             if count < 1:
                 return Growth([], 0)
             return self._refill(count) if self.holes else self._extend(min(count, self.capacity - self.slots))
@@ -86,12 +85,14 @@ class Space:
         self.holes = free if sparse else []
         return self.holes
 
-    def _room(self) -> int:
+    def _fits(self) -> int:
+        """How many more slots may be backed now."""
         own, shares = physical(self._seat.path), self._folder.shares()
         by_cap = self._limits.cap - self._folder.physical()
         by_share = self._limits.cap // shares - own
         by_floor = self._folder.free_space() - self._limits.free_floor
-        return min(by_cap, by_share, by_floor) - min(_MARGIN, self._limits.cap // 16)
+        room = min(by_cap, by_share, by_floor) - min(_MARGIN, self._limits.cap // 16) - BLOCK
+        return room // (self._slot + ENTRY_BYTES + USED_BYTES)
 
     def _at_cap(self) -> bool:
         """Whether the cap is the bound, rather than the file system: only then emptying others helps."""

@@ -196,6 +196,8 @@ class Ssd(Store):
             self._evictions += len(victims)
             slots = idle + victims
             self._book.retire(slots)
+        for slot in victims:
+            self._files.table.clear(slot)
         self._give_back(slots)
 
     def _give_back(self, slots: Sequence[int]) -> None:

@@ -10,7 +10,6 @@ from cache.record import HEADER_BYTES
 from cache.testing import BASE, PAGE_BYTES, SPACE, StoreContract, content, key, page, told
 from cache.tiers.base import Change, Outcome, Read, Store, Write
 from cache.tiers.ssd import Limits, Ssd
-from cache.tiers.ssd.device import Device
 from cache.tiers.ssd.space import slot_bytes
 
 SLOT = slot_bytes(PAGE_BYTES)
@@ -99,7 +98,7 @@ def test_what_extends_a_prefix_goes_before_it(tmp_path: Path) -> None:
         fit += 1
     assert fit > 40
     put(store, 1000, 1010, used=2)
-    assert there(store, range(fit + 1)) == [n for n in range(fit - 10)] + [fit]
+    assert there(store, range(fit + 1)) == list(range(fit - 10))
     store.close()
 
 
@@ -115,7 +114,7 @@ def test_touched_pages_outlive_others_across_a_restart(tmp_path: Path) -> None:
     store = make(folder, cap=1 << 20)
     assert store.newest() == fit + 10
     put(store, 1000, 1020, used=fit + 11)
-    assert there(store, range(25)) == [1, 2, *range(21, 25)]
+    assert there(store, range(25)) == [1, 2, 23, 24]
     store.close()
 
 
@@ -236,12 +235,3 @@ def test_pages_that_are_no_multiple_of_a_block(tmp_path: Path) -> None:
     assert store.read(SPACE, [Read(key(0), [into])]) == [Outcome.DONE]
     assert into == content(0, 5000)
     store.close()
-
-
-def test_a_device_without_direct_io_falls_back(tmp_path: Path) -> None:
-    device = Device(Path("/dev/shm") / f"hpkv-{tmp_path.name}", direct=True)
-    device.write(0, [b"x" * 100])
-    into = bytearray(100)
-    assert device.read(0, [memoryview(into)]) in (100,) or device.direct
-    device.close()
-    (Path("/dev/shm") / f"hpkv-{tmp_path.name}").unlink()
