@@ -87,10 +87,8 @@ class Lru(Eviction):
         if share >= 1:
             return int(np.iinfo(np.uint64).max)
         ranks = self._rank[self._rank > 0]
-        if not len(ranks):
-            return 0
-        at = min(int(len(ranks) * share), len(ranks) - 1)
-        return int(np.partition(ranks, at)[at])
+        count = int(len(ranks) * share)
+        return int(np.partition(ranks, count - 1)[count - 1]) if count else 0
 
     def _refill(self, count: int, evictable: NDArray[np.bool_], chosen: list[int]) -> bool:
         """Take the next coldest slots, coldest last, so that a pop is cheap."""

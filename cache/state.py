@@ -83,7 +83,7 @@ class State:
         self.settings = settings
         self.host = host
         self.levels = {level.store.tier: level for level in levels}
-        self.lanes = {tier: Lane(level.store, self._width(level)) for tier, level in self.levels.items()}
+        self.lanes = {tier: Lane(level.store, level.width) for tier, level in self.levels.items()}
         self.residency = Residency()
         for store in (host, *(level.store for level in levels)):
             if store is not None:
@@ -128,10 +128,3 @@ class State:
         if self.settings.write.before_eviction():
             counts.drops += int((~self.clean[victims]).sum())
         self.host.remove(victims)
-
-    def _width(self, level: Level) -> Width:
-        """Waiting writes hold host slots: at most half of them."""
-        if self.host is None:
-            return level.width
-        most = max(self.host.book.capacity // 2, 1)
-        return Width(level.width.readers, level.width.writers, min(level.width.waiting_writes, most))

@@ -30,7 +30,7 @@ class Reservation:
 
 
 class _Save:
-    """One page being written to a store."""
+    """One page that waits to be written to a store, or is being written."""
 
     def __init__(self, state: State, tier: Tier, done: Callable[[Outcome], None]) -> None:
         self._state = state
@@ -45,24 +45,56 @@ class _Save:
             self._begun = True
             if self._given_up:
                 return False
-            if self._clears != self._state.clears:
-                self._done(Outcome.DROPPED)
-                return False
-            return True
+            if self._clears == self._state.clears and self.ready():
+                return True
+            self._state.statistics.tiers[self._tier].drops += 1
+            self._done(Outcome.DROPPED)
+            return False
+
+    def ready(self) -> bool:
+        """Whether the bytes are still there."""
+        return True
 
     def end(self, result: Result) -> None:
         with self._state.lock:
             size = self._state.settings.page_bytes
             self._state.statistics.stored(self._tier, result.outcome, size, result.seconds)
+            self.finish(result.outcome)
             self._done(result.outcome)
+
+    def finish(self, outcome: Outcome) -> None:
+        """The write has returned."""
 
     def leave(self, ticket: Ticket) -> bool:
         """Its ticket ended early.
 
-        True: it won't be tried; else it reads the caller's buffers until it returns.
+        True: it won't be tried; else it uses the caller's buffers until it ends.
         """
         self._given_up = not self._begun
         return self._given_up
+
+
+class _SaveSlot(_Save):
+    """One host page to write. It is held only while it is being written: what waits may still be evicted."""
+
+    def __init__(self, state: State, tier: Tier, namespace: Namespace, key: bytes, slot: int) -> None:
+        super().__init__(state, tier, lambda outcome: None)
+        self._namespace = namespace
+        self._key = key
+        self._slot = slot
+
+    def ready(self) -> bool:
+        assert self._state.host is not None
+        book = self._state.host.book
+        if book.find(self._namespace, [self._key]) != [self._slot]:
+            return False
+        book.hold([self._slot])
+        return True
+
+    def finish(self, outcome: Outcome) -> None:
+        assert self._state.host is not None
+        self._state.clean[self._slot] |= outcome is Outcome.DONE
+        self._state.host.book.unhold([self._slot])
 
 
 class Storing:
@@ -159,16 +191,14 @@ class Storing:
         self._demote()
 
     def _write_down(self, slot: int, tiers: Sequence[Tier], used: int) -> None:
-        """Offer a host page to stores; it is held until they have it."""
+        """Offer a host page to stores."""
         state = self._state
         assert state.host is not None
         namespace, page, _ = state.host.book.entry(slot)
         for tier in tiers:
             if state.levels[tier].admission.admits(namespace, page.key):
-                state.host.book.hold([slot])
-                write = Write(page, [state.host.page(slot)], used)
-                if not self._queue(tier, namespace, write, _Save(state, tier, partial(self._written, slot))):
-                    state.host.book.unhold([slot])
+                save = _SaveSlot(state, tier, namespace, page.key, slot)
+                self._queue(tier, namespace, Write(page, [state.host.page(slot)], used), save)
             else:
                 state.clean[slot] = True
 
@@ -177,11 +207,6 @@ class Storing:
             return True
         self._state.statistics.tiers[tier].drops += 1
         return False
-
-    def _written(self, slot: int, outcome: Outcome) -> None:
-        assert self._state.host is not None
-        self._state.clean[slot] |= outcome is Outcome.DONE
-        self._state.host.book.unhold([slot])
 
     def _written_from_caller(self, ticket: Ticket, number: int, outcome: Outcome) -> None:
         ticket.settle(number, outcome is Outcome.DONE)

@@ -1,8 +1,8 @@
 """The contract suite that every store's tests subclass, and what tests of tiers share.
 
-    class TestMyStore(StoreContract):
-        def open(self, folder: Path) -> Store: ...
-        def damage(self, store: Store, key: bytes, offset: int, data: bytes) -> None: ...
+class TestMyStore(StoreContract):
+    def open(self, folder: Path) -> Store: ...
+    def damage(self, store: Store, key: bytes, offset: int, data: bytes) -> None: ...
 """
 
 import hashlib
@@ -195,7 +195,7 @@ class StoreContract(ABC):
         removed = sorted(told for change in changes if not change.stored for told in change.pages)
         assert stored == removed == [(1, 16), (2, 32)]
 
-    def test_many_threads_at_once(self, store: Store) -> None:  # noqa: D102
+    def test_many_threads_at_once(self, store: Store) -> None:
         """Writers of the same pages and readers race: a reader gets the right bytes or none."""
         stop = threading.Event()
 

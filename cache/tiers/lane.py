@@ -44,7 +44,7 @@ class Width:
 
     readers: int = 8
     writers: int = 2
-    waiting_writes: int = 4096
+    waiting_writes: int = 65536
 
     def __post_init__(self) -> None:
         if min(self.readers, self.writers, self.waiting_writes) < 1:

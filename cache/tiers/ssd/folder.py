@@ -145,7 +145,7 @@ class Folder:
 
     def shares(self) -> int:
         """Into how many parts the cap is cut: living processes, and ended ones within their grace."""
-        return sum(1 for path in self.seats() if physical(path) and (_fresh(path) or not _is_free(path))) or 1
+        return sum(1 for path in self.seats() if physical(path) and (_fresh(path) or not is_free(path))) or 1
 
     def raid(self, owner: Owner) -> bool:
         """Empty a sub-folder that nobody uses: first of another base or generation, then past its grace.
@@ -247,7 +247,8 @@ def _write_mark(path: Path, generation: int) -> None:
     draft.replace(path / MARK)
 
 
-def _is_free(seat: Path) -> bool:
+def is_free(seat: Path) -> bool:
+    """Whether no process has a sub-folder."""
     taken = try_seat(seat)
     if taken is None:
         return False

@@ -38,7 +38,9 @@ def get(store: Store, number: int) -> Outcome:
 
 
 def there(store: Store, numbers: range) -> list[int]:
-    return [n for n, found in zip(numbers, store.find(SPACE, [key(n) for n in numbers]), strict=True) if found]
+    return [
+        n for n, found in zip(numbers, store.find(SPACE, [key(n) for n in numbers]), strict=True) if found
+    ]
 
 
 class TestDirect(StoreContract):
