@@ -73,6 +73,9 @@ class Leases:
         for hold in lease.holds:
             hold.drop()
         lease.slots, lease.holds = {}, []
+        if len(self._due) > 2 * len(self._open) + 64:  # most of them have ended early
+            self._due = [due for due in self._due if due[2] in self._open]
+            heapq.heapify(self._due)
 
     def expire(self, now: float) -> int:
         """End the leases whose deadline has passed; returns how many."""

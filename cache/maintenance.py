@@ -60,8 +60,10 @@ class Maintenance(ABC):
 
     @abstractmethod
     def collect(self, most_bytes: int | None, older_than: float | None) -> Iterator[Stored]:
-        """Remove what can't be used, pages written more than `older_than` seconds ago, and the least recently used
-        until `most_bytes` are left; tells what it removed. What living processes write is left to them."""
+        """Remove what can't be used, pages older than `older_than` seconds, and others down to `most_bytes`.
+
+        The least recently used go first. What living processes write is left to them. Tells what it removed.
+        """
 
     @abstractmethod
     def clear(self, tenant: int | None) -> int:

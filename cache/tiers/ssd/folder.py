@@ -104,10 +104,9 @@ class Folder:
             os.close(fd)
 
     def seats(self) -> list[Path]:
-        """The sub-folders, in order."""
-        return sorted(
-            path for path in self.path.iterdir() if _NUMBERED.fullmatch(path.name) and path.is_dir()
-        )
+        """Our sub-folders, in order. A folder that has a number and no lock isn't ours."""
+        numbered = (path for path in self.path.iterdir() if _NUMBERED.fullmatch(path.name))
+        return sorted(path for path in numbered if (path / "lock").is_file())
 
     def take(self, owner: Owner) -> Seat:
         """Lock the fullest free sub-folder of this owner, else an empty one, else a new one."""
@@ -164,7 +163,7 @@ class Folder:
         return False
 
     def _new_seat(self) -> Seat:
-        taken = {int(path.name) for path in self.seats()}
+        taken = {int(path.name) for path in self.path.iterdir() if _NUMBERED.fullmatch(path.name)}
         number = next(n for n in range(len(taken) + 1) if n not in taken)
         path = self.path / f"{number:02d}"
         path.mkdir(mode=0o700)

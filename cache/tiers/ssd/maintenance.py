@@ -103,10 +103,12 @@ class SsdMaintenance(Maintenance):
                 continue
             table = Table(Device(path / "table", writable=writable))
             shelf = _Shelf(path, owner, table, Device(path / "pages", direct=True, writable=writable))
-            yield shelf
-            shelf.close()
-            if seat is not None:
-                seat.release()
+            try:
+                yield shelf
+            finally:
+                shelf.close()
+                if seat is not None:
+                    seat.release()
 
     def _verify(self, shelf: _Shelf, row: Row, header: memoryview, payload: memoryview) -> Verdict | None:
         """Check a page; None if it was replaced meanwhile."""
@@ -134,8 +136,8 @@ class SsdMaintenance(Maintenance):
     def _trim(self, most_bytes: int) -> Iterator[Stored]:
         """Remove the least recently used pages at rest, until the folder is small enough."""
         for shelf in self._shelves(writable=True):
-            rows = sorted(shelf.table.rows(), key=lambda row: (row.used, -row.page.end_token))
-            for row in rows:
+            used = _used(shelf)
+            for row in sorted(shelf.table.rows(), key=lambda row: (used(row), -row.page.end_token)):
                 if self._folder.physical() <= most_bytes:
                     return
                 shelf.remove(row)
@@ -166,6 +168,13 @@ def _newest(table: Table) -> Iterator[Row]:
         if name not in newest or newest[name].sequence < row.sequence:
             newest[name] = row
     return iter(newest.values())
+
+
+def _used(shelf: _Shelf) -> Callable[[Row], int]:
+    """When a row's page was used last, as its last owner remembered it."""
+    raw = (shelf.path / "used").read_bytes()
+    kept = memoryview(raw[: len(raw) // 8 * 8]).cast("Q")
+    return lambda row: max(row.used, kept[row.slot] if row.slot < len(kept) else 0)
 
 
 def _written(shelf: _Shelf, row: Row) -> float:

@@ -196,7 +196,7 @@ class Ssd(Store):
             self._evictions += len(victims)
             slots = idle + victims
             self._book.retire(slots)
-        for slot in victims:
+        for slot in slots:  # an evicted page's entry stays until its slot is used again
             self._files.table.clear(slot)
         self._give_back(slots)
 
@@ -262,6 +262,9 @@ class Ssd(Store):
             bad = outcome is not Outcome.DONE and self._book.find(namespace, [read.key]) == [slot]
             if bad:
                 self._drop([slot])
+        if bad:
+            self._forget(slot)
+        with self._lock:
             self._book.unhold([slot])
         return outcome
 
@@ -351,13 +354,17 @@ class Ssd(Store):
 
     def _take_back(self, slot: int) -> Outcome:
         """What was written while the tier was cleared must not come back with a restart."""
+        self._forget(slot)
+        with self._lock:
+            self._book.abandon(slot)
+        return Outcome.DROPPED
+
+    def _forget(self, slot: int) -> None:
+        """Clear the entry of a slot that nobody else can take now."""
         try:
             self._files.table.clear(slot)
         except OSError as error:
             logger.warning("ssd: clearing slot %d of %s failed: %s", slot, self._seat.path, error)
-        with self._lock:
-            self._book.abandon(slot)
-        return Outcome.DROPPED
 
     def _write_slot(self, slot: int, namespace: Namespace, write: Write, generation: int) -> int:
         header, bounce = self._thread_buffers()
