@@ -96,6 +96,7 @@ def rig(
         threshold=threshold,
         write=write or Through(),
         priors=priors,
+        hit_seconds=1.0,
     )
     levels = [Level(ssd), *(Level(store) for store in more)]
     return Rig(Hierarchy(settings, host, levels), host, ssd, disk)
