@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cache.keys import Namespace
 from cache.policies import Back, Selective, Through, WritePolicy
-from cache.testing import BASE, PAGE_BYTES, content, page
+from cache.testing import BASE, content, page
 from cache.tickets import Ticket
 from cache.tiers.base import Tier
 from cache.tiers.slots import ABSENT
