@@ -2,13 +2,13 @@
 
 class TestMyStore(StoreContract):
     def open(self, folder: Path) -> Store: ...
-    def damage(self, store: Store, key: bytes, offset: int, data: bytes) -> None: ...
+    def damage(self, store: Store, key: bytes, change: Callable[[bytearray], None]) -> None: ...
 """
 
 import hashlib
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -62,8 +62,8 @@ class StoreContract(ABC):
         """A store of `PAGE_BYTES` pages of `BASE` in `folder`, with room for at least 64 of them."""
 
     @abstractmethod
-    def damage(self, store: Store, key: bytes, offset: int, data: bytes) -> None:
-        """Overwrite what the store holds of a page of `SPACE`, from `offset` in its record."""
+    def damage(self, store: Store, key: bytes, change: Callable[[bytearray], None]) -> None:
+        """Replace the record that the store holds of a page of `SPACE` by what `change` makes of it."""
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
@@ -138,9 +138,11 @@ class StoreContract(ABC):
     @pytest.mark.parametrize("offset", [0, 40, 200, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 5000])
     def test_a_flipped_bit_is_a_miss_and_gone(self, store: Store, offset: int) -> None:  # noqa: D102
         self.put(store, 0, 2)
-        original = content(0)[offset - HEADER_BYTES] if offset >= HEADER_BYTES else None
-        flipped = 0xFF if original is None else original ^ 1
-        self.damage(store, key(0), offset, bytes([flipped]))
+
+        def flip(record: bytearray) -> None:
+            record[offset] ^= 1
+
+        self.damage(store, key(0), flip)
         assert self.get(store, 0) in (Outcome.DAMAGED, Outcome.MISSING)
         assert self.get(store, 0) is Outcome.MISSING
         assert list(store.find(SPACE, [key(0), key(1)])) == [False, True]
@@ -149,7 +151,22 @@ class StoreContract(ABC):
 
     def test_a_zeroed_page_is_a_miss(self, store: Store) -> None:  # noqa: D102
         self.put(store, 0, 1)
-        self.damage(store, key(0), 0, bytes(HEADER_BYTES + PAGE_BYTES))
+
+        def zero(record: bytearray) -> None:
+            record[:] = bytes(len(record))
+
+        self.damage(store, key(0), zero)
+        assert self.get(store, 0) in (Outcome.DAMAGED, Outcome.MISSING)
+        assert self.get(store, 0) is Outcome.MISSING
+
+    @pytest.mark.parametrize("left", [0, 100, HEADER_BYTES, HEADER_BYTES + 5000])
+    def test_a_truncated_page_is_a_miss(self, store: Store, left: int) -> None:  # noqa: D102
+        self.put(store, 0, 1)
+
+        def cut(record: bytearray) -> None:
+            del record[left:]
+
+        self.damage(store, key(0), cut)
         assert self.get(store, 0) in (Outcome.DAMAGED, Outcome.MISSING)
         assert self.get(store, 0) is Outcome.MISSING
 

@@ -64,7 +64,7 @@ class HierarchyMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tickets)
     @rule(data=st.data())
     def use(self, data: Any) -> None:
-        """What a ticket says is ready is there, byte for byte, until it is released, whatever happened since."""
+        """What a ticket says is ready stays, byte for byte, until it is released, whatever happens."""
         ticket, name, numbers = self.tickets.pop(data.draw(st.integers(0, len(self.tickets) - 1)))
         ready = ticket.wait(5).ready
         found = self.rig.tiers.slots(name, [page(n).key for n in numbers[:ready]])

@@ -103,6 +103,7 @@ def test_look_ups_are_answered_on_their_own_thread_and_bounded() -> None:
     lane = Lane(store)
     taken = [lane.look(SPACE, [key(1)], answers.append) for _ in range(20)]
     assert 2 <= sum(taken) < 20
+    time.sleep(0.05)
     store.open.set()
     assert lane.close(5)
     assert answers
@@ -128,6 +129,7 @@ def test_closing_does_not_wait_for_a_store_that_hangs() -> None:
     store, results = Gate(), list[Result]()
     lane = Lane(store, Width(readers=1))
     lane.load([job(0, results), job(1, results)])
+    time.sleep(0.05)
     begin = time.monotonic()
     assert not lane.close(0.1)
     assert time.monotonic() - begin < 1

@@ -1,5 +1,6 @@
 """`Ssd` under the contract, and what is its own: restarts, eviction, space."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,11 +50,14 @@ class TestDirect(StoreContract):
     def open(self, folder: Path) -> Store:
         return make(folder, direct=self.direct)
 
-    def damage(self, store: Store, key: bytes, offset: int, data: bytes) -> None:
+    def damage(self, store: Store, key: bytes, change: Callable[[bytearray], None]) -> None:
         assert isinstance(store, Ssd)
         with (store._seat.path / "pages").open("r+b") as file:
-            file.seek(slot_of(store, key) * SLOT + offset)
-            file.write(data)
+            file.seek(slot_of(store, key) * SLOT)
+            record = bytearray(file.read(SLOT))
+            change(record)
+            file.seek(slot_of(store, key) * SLOT)
+            file.write(record.ljust(SLOT, b"\0"))
 
 
 class TestThroughThePageCache(TestDirect):
