@@ -45,3 +45,31 @@ lock:  ## resolve the locks anew (needs pip-tools on the path)
 
 clean:  ## remove the environments, models and logs made here
 	rm -rf $(HPKV_HOME)
+
+# ---- a fleet on this machine ----
+.PHONY: up down engine-vllm lock-vllm
+up: export HPKV_UP_MODEL := $(or $(MODEL),$(HPKV_UP_MODEL))
+up: export HPKV_UP_ENGINES := $(or $(ENGINES),$(HPKV_UP_ENGINES))
+up: export HPKV_UP_PORT := $(or $(PORT),$(HPKV_UP_PORT))
+up: export HPKV_UP_ENGINE_PORT := $(or $(ENGINE_PORT),$(HPKV_UP_ENGINE_PORT))
+up: export HPKV_UP_REPLICAS := $(or $(REPLICAS),$(HPKV_UP_REPLICAS))
+up: export HPKV_UP_ENGINE_ARGS := $(or $(ENGINE_ARGS),$(HPKV_UP_ENGINE_ARGS))
+up: $(GATEWAY)/.made  ## two replicas and a gateway (MODEL= ENGINES= PORT= ENGINE_PORT= REPLICAS= ENGINE_ARGS=)
+	@$(GATEWAY)/bin/hpkv up
+
+# Not made anew for this: the running gateway lives in that environment.
+down:  ## end what `make up` has started, and nothing else
+	@if [ -x $(GATEWAY)/bin/hpkv ]; then $(GATEWAY)/bin/hpkv down; else echo "nothing is running"; fi
+
+engine-vllm: $(GATEWAY)/.made  ## vLLM's CPU environment and the small model
+	@$(GATEWAY)/bin/hpkv up --prepare-only
+
+lock-vllm:  ## resolve vLLM's CPU environment anew (needs pip-tools on the path)
+	@deploy/lock-vllm
+
+# Tests on real engines need them made; a test of compose.yaml needs Debian's docker-compose.
+test: engine-vllm docker-compose
+test-fast: docker-compose
+.PHONY: docker-compose
+docker-compose:
+	@deploy/apt-install docker-compose

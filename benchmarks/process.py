@@ -35,6 +35,15 @@ class ProcessTree:
         return stats
 
 
+def core_busy_seconds(core: int) -> float:
+    """Time that a core spent on anything but idling, since boot: to tell whether others used it too."""
+    for line in Path("/proc/stat").read_text().splitlines():
+        if line.startswith(f"cpu{core} "):
+            user, nice, system, _, _, *interrupts_and_steal = map(int, line.split()[1:9])
+            return (user + nice + system + sum(interrupts_and_steal)) * TICK
+    raise ValueError(f"this machine has no core {core}")
+
+
 def _own_seconds(pid: int) -> float:
     clock = (~pid << 3) | 2  # CPUCLOCK_SCHED of another process
     try:

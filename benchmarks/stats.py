@@ -45,11 +45,3 @@ def paired_ratios(ours: Sequence[float], theirs: Sequence[float], confidence: fl
     if len(ours) != len(theirs):
         raise ValueError(f"{len(ours)} values cannot be paired with {len(theirs)}: interleave the repeats")
     return median_interval([a / b for a, b in zip(ours, theirs, strict=True)], confidence)
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """The value below which `percent` % of the values lie (nearest rank)."""
-    if not values:
-        raise ValueError("no values: run at least one repeat")
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]

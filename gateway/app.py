@@ -24,7 +24,7 @@ from gateway.exchange import App, Front
 from gateway.fleet import Fleet, Replica
 from gateway.forwarding import Forwarder
 from gateway.headers import sort_request
-from gateway.routing import create_policy
+from gateway.routing import Router, create_policy
 from gateway.settings import ReplicaSettings, Settings
 from gateway.telemetry.metrics import GatewayMetrics
 
@@ -68,8 +68,8 @@ class Gateway:
 
     def _generation(self, access: Access) -> dict[str, App]:
         settings = self.settings
-        policy = create_policy(settings.routing.policy)
-        forwarder = Forwarder(self.fleet, policy, settings.timeouts, self.metrics)
+        router = Router(create_policy(settings.routing.policy))
+        forwarder = Forwarder(self.fleet, router, settings.timeouts, self.metrics)
         return {
             endpoint.path: Generation(endpoint, access, self.drain, forwarder, settings.limits.body_bytes)
             for endpoint in ENDPOINTS

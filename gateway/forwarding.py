@@ -21,7 +21,7 @@ from gateway.errors import (
 from gateway.exchange import Exchange
 from gateway.fleet import Fleet, Replica
 from gateway.headers import sort_answer
-from gateway.routing import Policy, RequestContext
+from gateway.routing import Candidate, Passage, RequestContext, Router
 from gateway.settings import TimeoutSettings
 from gateway.sse import EventStream, error_event
 from gateway.telemetry.metrics import GatewayMetrics
@@ -46,6 +46,7 @@ class Upstream:
     """A request as it goes to a replica, whichever it will be.
 
     Attributes:
+        streamed: the answer comes as it is generated.
         drop_usage: the final usage chunk was asked for by us, not by the client.
     """
 
@@ -53,6 +54,7 @@ class Upstream:
     path: str
     headers: Headers
     body: bytes
+    streamed: bool = False
     drop_usage: bool = False
 
 
@@ -71,13 +73,13 @@ class _TryElsewhere(Exception):
 
 
 class Forwarder:
-    """Forwards requests to the replicas of a fleet by a policy."""
+    """Forwards requests to the replicas of a fleet."""
 
     def __init__(
-        self, fleet: Fleet, policy: Policy, timeouts: TimeoutSettings, metrics: GatewayMetrics
+        self, fleet: Fleet, router: Router, timeouts: TimeoutSettings, metrics: GatewayMetrics
     ) -> None:
         self._fleet = fleet
-        self._policy = policy
+        self._router = router
         self._first_chunk_s = timeouts.first_chunk_s
         self._metrics = metrics
 
@@ -88,19 +90,19 @@ class Forwarder:
             GatewayError: when nothing was sent to the client.
             AnswerBroken: a document broke in its middle. (A stream ends with an error event.)
         """
-        candidates = self._fleet.serving(context.model)
+        replicas = self._fleet.serving(context.model)
         exchange.model = context.model  # not before: clients could fill the metrics with labels
-        replica = self._policy.pick(context, candidates)
+        first = self._router.decide(context, replicas, {}).chosen
         try:
-            await self._attempt(replica, context, upstream, exchange)
+            await self._attempt(first, upstream, exchange)
         except _TryElsewhere as failure:
-            others = [other for other in candidates if other is not replica and other.up]
+            others = [other for other in replicas if other is not first.replica and other.up]
             if not others and not failure.again:
                 raise failure.error from None
-            second = self._policy.pick(context, others) if others else replica
-            self._moved(replica, second, failure, exchange)
+            second = self._router.decide(context, others or [first.replica], {}).chosen
+            self._moved(first.replica, second.replica, failure, exchange)
             try:
-                await self._attempt(second, context, upstream, exchange)
+                await self._attempt(second, upstream, exchange)
             except _TryElsewhere as final:
                 raise final.error from None
 
@@ -116,11 +118,10 @@ class Forwarder:
             },
         )
 
-    async def _attempt(
-        self, replica: Replica, context: RequestContext, upstream: Upstream, exchange: Exchange
-    ) -> None:
+    async def _attempt(self, chosen: Candidate, upstream: Upstream, exchange: Exchange) -> None:
+        replica = chosen.replica
         exchange.replica = replica.name
-        charge = self._policy.charge(context, replica)
+        passage = Passage(chosen, streamed=upstream.streamed)
         reply: Reply | None = None
         try:
             try:
@@ -133,14 +134,14 @@ class Forwarder:
                 raise self._silent(replica) from None
             except EngineError as error:
                 raise _failed(replica, error) from error
-            charge.prefilled()
+            passage.first_chunk()
             if reply.status >= 400:
                 await self._refuse(replica, reply, first, exchange)
             else:
                 exchange.first_chunk_at = time.perf_counter()
                 await self._relay(replica, reply, first, upstream, exchange)
         finally:
-            charge.release()
+            passage.end(exchange.usage)
             if reply is not None:
                 await reply.aclose()
 

@@ -1,6 +1,7 @@
 """`python -m benchmarks.main [--profile]`: the table, or where the CPU time goes instead."""
 
 import sys
+import time
 
 import typer
 
@@ -18,8 +19,11 @@ def main(profile: bool = typer.Option(False, help="profile under load instead of
         if profile:
             run_profile(rig)
             return
+        started, foreign = time.monotonic(), rig.foreign_seconds()
         for scenario in SCENARIOS:
             scenario.measure(rig, report)
+        share = (rig.foreign_seconds() - foreign) / (time.monotonic() - started)
+    report.note(f"Other processes used {share:.0%} of the core of the servers under test.")
     for reason in rig.missing:
         report.note(reason)
     report.note("Latencies are of a closed loop: at 64 connections they are mostly the wait for one core.")

@@ -21,7 +21,9 @@ from starlette.background import BackgroundTask
 def create_app(urls: list[str]) -> FastAPI:
     turn = itertools.cycle(urls)
     transport = AiohttpTransport(
-        client=lambda: aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4))
+        client=lambda: aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4), cookie_jar=aiohttp.DummyCookieJar()
+        )
     )
     client = httpx2.AsyncClient(transport=transport, timeout=300, trust_env=False)
 

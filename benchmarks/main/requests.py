@@ -10,7 +10,7 @@ from benchmarks.servers import Server, ServerFailed, debian_tool
 from benchmarks.stats import median_interval, paired_ratios
 
 CONNECTIONS = (1, 64)
-REPEATS = 6
+REPEATS = 8
 SECONDS, WARM_SECONDS = 2, 1
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.peers import PeerMissing, peer
+from benchmarks.process import core_busy_seconds
 from benchmarks.servers import HOME, Server, ServerFailed, free_port
 
 FOLDER = Path(__file__).parent
@@ -19,12 +20,16 @@ BACKENDS = 2
 
 
 class Rig(NamedTuple):
-    """What runs: a backend to talk to directly, and the contenders by name, the gateway first."""
+    """What runs: a backend to talk to directly, and the contenders, the gateway first."""
 
     backend: Server
     contenders: list[Server]
     missing: list[str]
     """Why contenders that should be here are not."""
+
+    def foreign_seconds(self) -> float:
+        """Time of the tested servers' core, since boot, that went to others."""
+        return core_busy_seconds(TEST_CORE) - sum(s.process.cpu_seconds() for s in self.contenders)
 
 
 @contextmanager

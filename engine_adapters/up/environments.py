@@ -1,4 +1,4 @@
-"""Engines' Python environments. An environment is whole when its stamp, written last, names what it was made from."""
+"""Engines' Python environments. One is whole when its stamp, written last, names what it was made from."""
 
 import fcntl
 import hashlib
@@ -24,8 +24,8 @@ Detail = Callable[[str], None]
 class Recipe:
     """How one engine's environment is made.
 
-    `requirements` is a pinned, hashed list, installed without following dependencies. `aliases` are distributions
-    (name, version) that the engine looks up about itself under a name other than the installed one's.
+    `requirements` is a pinned, hashed list, installed without following dependencies. `aliases` are
+    distributions (name, version) under which the engine looks itself up, other than the installed one.
     `imports` must succeed in the finished environment; `hint` says what to do if they don't.
     """
 
@@ -36,7 +36,7 @@ class Recipe:
     hint: str
 
     def digest(self) -> str:
-        """Name all that the environment depends on: the list, this recipe, the Python, the project's place."""
+        """Name all that the environment depends on."""
         parts = [self.requirements.read_text(), repr(self.aliases), sys.version, str(project_root())]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -148,7 +148,8 @@ def _run(command: list[str], log: Path, heard: Callable[[str], None], hint: str)
         end = "\n".join(log.read_text().splitlines()[-15:])
         raise EnvironmentFailed(
             f"making an engine's environment failed (exit {process.returncode}):\n{end}\n"
-            f"The whole log is {log}. {hint}Run the same command again once the cause is gone: it starts afresh."
+            f"The whole log is {log}. {hint}Run the same command again once the cause is gone: it starts "
+            "afresh."
         )
 
 

@@ -1,8 +1,10 @@
-"""Turn SmolLM2's GGUF file into a folder that transformers, vLLM and SGLang load: `gguf_to_hf.py GGUF FOLDER`.
+"""Turn SmolLM2's GGUF file into a folder that engines load: `gguf_to_hf.py GGUF FOLDER`.
 
-Runs inside an engine's environment, as a script. A GGUF file keeps the tokenizer as lists of strings and numbers
-(https://github.com/ggml-org/ggml/blob/master/docs/gguf.md); what it does not keep, the model's card says.
+Runs inside an engine's environment, as a script. A GGUF file keeps the tokenizer as lists of strings and
+numbers (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md); what it lacks, the model's card says.
 """
+
+# mypy: disable-error-code="no-untyped-call"
 
 import sys
 from pathlib import Path
@@ -20,7 +22,7 @@ from transformers import (
 )
 
 CONTEXT = 8192
-ENDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
+ENDS: dict[str, Any] = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
 CONTROL = 3
 """GGUF's token type of special tokens."""
 
@@ -38,7 +40,7 @@ def convert_weights(gguf: Path, folder: Path) -> None:
         head_dim=64,
         max_position_embeddings=CONTEXT,
         rms_norm_eps=1e-5,
-        rope_theta=100000.0,
+        rope_parameters={"rope_type": "default", "rope_theta": 100000.0},
         tie_word_embeddings=True,
         dtype="bfloat16",
         **ENDS,
@@ -54,8 +56,13 @@ def convert_tokenizer(reader: GGUFReader, folder: Path) -> None:
     """Rebuild the byte-level BPE tokenizer and its chat template."""
     tokens = _strings(reader, "tokenizer.ggml.tokens")
     types = _numbers(reader, "tokenizer.ggml.token_type")
-    merges = [tuple(merge.split(" ")) for merge in _strings(reader, "tokenizer.ggml.merges")]
-    bpe = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
+    pairs = [merge.partition(" ") for merge in _strings(reader, "tokenizer.ggml.merges")]
+    bpe = Tokenizer(
+        models.BPE(
+            vocab={token: i for i, token in enumerate(tokens)},
+            merges=[(left, right) for left, _, right in pairs],
+        )
+    )
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Digits(individual_digits=True),

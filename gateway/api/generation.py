@@ -13,7 +13,10 @@ from gateway.drain import Drain
 from gateway.exchange import Exchange, Message, Receive, Scope, Send
 from gateway.forwarding import Forwarder, Upstream
 from gateway.headers import Headers, Incoming, sort_request
-from gateway.routing import RequestContext
+from gateway.routing import Prompt, RequestContext
+
+_BYTES_A_TOKEN = 4
+"""Rough length of a prompt whose tokens aren't known, for the work that it is charged as."""
 
 CLIENT_LEFT = 499
 """Logged and counted as the status where the client left before an answer (nginx's number for it)."""
@@ -49,20 +52,25 @@ class Generation:
         raw = await read_body(receive, incoming.content_length, self._limit)
         body = parse(raw, self._endpoint)
         context = RequestContext(
-            exchange.request_id.decode(), self._endpoint.path, body.fields["model"], body.fields
+            exchange.request_id.decode(),
+            self._endpoint.path,
+            body.fields["model"],
+            body.fields,
+            Prompt(len(raw) // _BYTES_A_TOKEN),
         )
         upstream = self._upstream(body, incoming.upstream, scope["query_string"], exchange)
         await _while_connected(self._forwarder.forward(context, upstream, exchange), receive)
 
     def _upstream(self, body: Body, headers: Headers, query: bytes, exchange: Exchange) -> Upstream:
         raw, drop_usage = body.raw, False
-        if self._endpoint.usage_option and body.fields.get("stream"):
+        streamed = body.fields.get("stream") is True
+        if self._endpoint.usage_option and streamed:
             raw, drop_usage = ask_for_usage(body)
         path = self._endpoint.path
         if query:
             path = f"{path}?{query.decode('latin-1')}"
         headers.append((b"x-request-id", exchange.request_id))
-        return Upstream("POST", path, headers, raw, drop_usage)
+        return Upstream("POST", path, headers, raw, streamed, drop_usage)
 
 
 async def _while_connected(forwarding: Coroutine[None, None, None], receive: Receive) -> None:

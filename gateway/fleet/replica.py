@@ -6,6 +6,7 @@ import logging
 from types import TracebackType
 
 from engine_adapters.base import Engine, Load, ModelCard
+from gateway.fleet.speed import PrefillSpeed
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class Replica:
         self.models: dict[str, ModelCard] = {}
         self.requests = 0
         self.prefill_tokens = 0
+        self.speed = PrefillSpeed()
         self.reason = "not probed yet"
         """Why it isn't up, for operators."""
         self.suspected = asyncio.Event()

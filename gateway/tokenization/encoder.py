@@ -74,35 +74,50 @@ class Encoder:
         """Each text's ids by the full encode. May run on any thread.
 
         The batch call, because `Tokenizer.encode` would hold the interpreter's lock for as long as it takes.
+
+        Raises:
+            UnicodeEncodeError: a text has lone surrogates.
         """
-        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        try:
+            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        except TypeError:
+            for text in texts:
+                text.encode()  # tells better what is wrong
+            raise
         return {text: token_ids(encoding.ids) for text, encoding in zip(texts, encodings, strict=True)}
 
     async def _whole(self, text: str, add_special_tokens: bool) -> TokenIds:
-        estimate_s = len(text) / self.chars_per_s
-        if estimate_s <= INLINE_BUDGET_S:
+        if self._is_short(text):
             return self.encode_all([text], add_special_tokens)[text]
-        job = self._pool.submit(estimate_s, self.encode_all, [text], add_special_tokens)
+        job = self._pool.submit(self._estimate_s([text]), self.encode_all, [text], add_special_tokens)
         return (await asyncio.shield(job))[text]
 
     async def _missing(self, segments: list[str]) -> dict[str, TokenIds]:
-        """Encode new segments and remember them. Those that another request waits for aren't."""
+        """Encode new segments and remember them. Long ones that are being encoded aren't again."""
         new = [segment for segment in segments if segment not in self._pending]
-        estimate_s = sum(map(len, new)) / self.chars_per_s
+        jobs = {self._pending[segment] for segment in segments if segment in self._pending}
         found: dict[str, TokenIds] = {}
-        if new and estimate_s <= INLINE_BUDGET_S:
-            found = self.encode_all(new)
+        if self._is_short(*new):
+            found = self.encode_all(new) if new else {}
             self._remember(found)
-        elif new:
-            job = self._pool.submit(estimate_s, self.encode_all, new)
-            self._pending.update(dict.fromkeys(new, job))
-            job.add_done_callback(partial(self._finish, new))
-        for job in {self._pending[segment] for segment in segments if segment not in found}:
+        else:
+            job = self._pool.submit(self._estimate_s(new), self.encode_all, new)
+            long = [segment for segment in new if not self._is_short(segment)]
+            self._pending.update(dict.fromkeys(long, job))
+            job.add_done_callback(partial(self._finish, long))
+            jobs.add(job)
+        for job in jobs:
             found.update(await asyncio.shield(job))
         return found
 
-    def _finish(self, segments: list[str], job: asyncio.Future[dict[str, TokenIds]]) -> None:
-        for segment in segments:
+    def _is_short(self, *texts: str) -> bool:
+        return self._estimate_s(texts) <= INLINE_BUDGET_S
+
+    def _estimate_s(self, texts: Sequence[str]) -> float:
+        return sum(map(len, texts)) / self.chars_per_s
+
+    def _finish(self, pending: list[str], job: asyncio.Future[dict[str, TokenIds]]) -> None:
+        for segment in pending:
             del self._pending[segment]
         if not job.cancelled() and job.exception() is None:
             self._remember(job.result())

@@ -33,7 +33,7 @@ class Overloaded(TokenizationError):
 
 
 class EngineError(TokenizationError):
-    """Raised by an `EngineCall`, which translates its HTTP client's errors into these."""
+    """An engine didn't tell. An `EngineCall` translates its HTTP client's errors into two of these."""
 
 
 class EngineRefused(EngineError):
@@ -42,6 +42,13 @@ class EngineRefused(EngineError):
     def __init__(self, path: str, status: int) -> None:
         super().__init__(f"the engine answered {path} with status {status}")
         self.status = status
+
+
+class RouteNotServed(EngineError):
+    """The engine doesn't serve `path`, or didn't a moment ago."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"the engine doesn't serve {path}")
 
 
 class EngineUnreachable(EngineError):

@@ -11,8 +11,8 @@ from gateway.tokenization.chats import AwkwardRequest, awkward_requests
 from gateway.tokenization.dialects import DIALECTS
 from gateway.tokenization.dialects.base import Question, TemplateOptions, Text, Unrenderable
 from gateway.tokenization.encoder import Encoder
-from gateway.tokenization.engine import EngineCall, EngineRenderer, ask, not_served
-from gateway.tokenization.errors import EngineRefused, EngineUnreachable, TokenizerUnavailable
+from gateway.tokenization.engine import Engine, EngineCall, EngineRenderer
+from gateway.tokenization.errors import EngineError, TokenizerUnavailable
 from gateway.tokenization.loading import LoadedTokenizer, load
 from gateway.tokenization.parity import Parity, Verdict
 from gateway.tokenization.pool import EncodePool
@@ -58,9 +58,9 @@ class ModelTokenizer:
         self._special_tokens = loaded.special_tokens
         self._dialect = DIALECTS[engine](loaded.facts, options)
         self._encoder = Encoder(loaded.backend, pool, limits.memory_bytes)
-        self._call = call
+        self._engine = Engine(call) if call else None
         self._renderer = EngineRenderer(
-            self._dialect, call, at_once=limits.renders_at_once, deadline_s=limits.render_deadline_s
+            self._dialect, self._engine, at_once=limits.renders_at_once, deadline_s=limits.render_deadline_s
         )
         self._sampled = limits.sampled
         self._comparison: asyncio.Task[None] | None = None
@@ -113,7 +113,7 @@ class ModelTokenizer:
         """
         if not self._dialect.renders(endpoint):
             return await self._renderer.tokens(endpoint, body)
-        sampled = self._call is not None and random.random() < self._sampled
+        sampled = self._engine is not None and random.random() < self._sampled
         if self.parity.disagrees and not sampled:
             return Unknown(Reason.DISAGREES)
         answer = await self._own(endpoint, body)
@@ -125,8 +125,8 @@ class ModelTokenizer:
         """Compare with the engine over awkward requests: to be called when one comes up, or at will."""
         agreed: list[bool] = []
         for request in awkward_requests(self._special_tokens):
-            if self._call is not None and self._dialect.renders(request.endpoint):
-                agreed += await self._check(self._call, request)
+            if self._engine is not None and self._dialect.renders(request.endpoint):
+                agreed += await self._check(self._engine, request)
         self.parity.settle(agreed)
         level = logging.INFO if self.parity.verdict is Verdict.AGREES else logging.WARNING
         logger.log(level, "tokenization of %s: %s", self.source, self.parity)
@@ -154,35 +154,32 @@ class ModelTokenizer:
             raise Unrenderable(Reason.TRUNCATED, "truncate_prompt_tokens")
         return ids
 
-    async def _check(self, call: EngineCall, request: AwkwardRequest) -> list[bool]:
+    async def _check(self, engine: Engine, request: AwkwardRequest) -> list[bool]:
         """Whether each of the engine's answers about a request is ours; what it refuses, it won't compute."""
         ours = await self._own(request.endpoint, request.body)
         if isinstance(ours, Unknown):
             return []
-        answers = [await _answer(call, q) for q in self._dialect.questions(request.endpoint, request.body)]
+        answers = [await _told(engine, q) for q in self._dialect.questions(request.endpoint, request.body)]
         return [self.parity.compare(request.name, ours.ids, ids) for ids in answers if ids is not None]
 
     def _compare_later(self, endpoint: Endpoint, body: Body, ours: TokenIds) -> None:
         """Compare a live prompt, unless another is being compared."""
-        if self._call is not None and (self._comparison is None or self._comparison.done()):
-            self._comparison = asyncio.create_task(self._compare(self._call, endpoint, body, ours))
+        if self._engine is not None and (self._comparison is None or self._comparison.done()):
+            self._comparison = asyncio.create_task(self._compare(self._engine, endpoint, body, ours))
 
-    async def _compare(self, call: EngineCall, endpoint: Endpoint, body: Body, ours: TokenIds) -> None:
+    async def _compare(self, engine: Engine, endpoint: Endpoint, body: Body, ours: TokenIds) -> None:
         for question in self._dialect.questions(endpoint, body):
-            ids = await _answer(call, question)
+            ids = await _told(engine, question)
             if ids is not None:
                 if not self.parity.live(ours, ids):
                     logger.warning("tokenization of %s: %s", self.source, self.parity)
                 return
 
 
-async def _answer(call: EngineCall, question: Question) -> TokenIds | None:
-    """The engine's ids, or None if it gives none: it refuses the request, or doesn't serve the route."""
+async def _told(engine: Engine, question: Question) -> TokenIds | None:
+    """The engine's ids, or None if it tells none: then there is nothing to compare with."""
     try:
-        return await ask(call, question)
-    except EngineRefused as refused:
-        if not not_served(refused):
-            logger.debug("%s", refused)
-    except (EngineUnreachable, Unrenderable) as silent:
-        logger.debug("%s", silent)
-    return None
+        return await engine.ids(question)
+    except (EngineError, Unrenderable) as untold:
+        logger.debug("not compared: %s", untold)
+        return None

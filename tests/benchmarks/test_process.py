@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from benchmarks.process import ProcessTree
+from benchmarks.process import ProcessTree, core_busy_seconds
 
 BURN = "import time\nwhile time.process_time() < 0.3: pass\n"
 PARENT = f"""
@@ -44,3 +44,12 @@ def test_an_ended_process_is_told() -> None:
 
 def test_this_process_is_measured() -> None:
     assert ProcessTree(os.getpid()).cpu_seconds() > 0
+
+
+def test_a_core_that_works_is_busy() -> None:
+    core = min(os.sched_getaffinity(0))
+    before = core_busy_seconds(core)
+    subprocess.run(["taskset", "-c", str(core), sys.executable, "-c", BURN], check=True)
+    assert core_busy_seconds(core) - before >= 0.25
+    with pytest.raises(ValueError, match="no core 100000"):
+        core_busy_seconds(100000)

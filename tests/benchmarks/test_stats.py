@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks.stats import Interval, median_interval, paired_ratios, percentile
+from benchmarks.stats import Interval, median_interval, paired_ratios
 
 
 def test_few_values_give_their_whole_range() -> None:
@@ -28,10 +28,3 @@ def test_unequal_numbers_of_repeats_are_refused() -> None:
 def test_no_values_are_refused() -> None:
     with pytest.raises(ValueError, match="no values"):
         median_interval([])
-    with pytest.raises(ValueError, match="no values"):
-        percentile([], 50)
-
-
-@pytest.mark.parametrize(("percent", "value"), [(0, 1), (50, 50), (99, 99), (100, 100)])
-def test_a_percentile_is_a_measured_value(percent: float, value: float) -> None:
-    assert percentile(range(100, 0, -1), percent) == value

@@ -44,6 +44,8 @@ _KNOWN_TO_TOKENIZE = (
 # Fields of a chat that `/tokenize` doesn't know, so that its answer may differ from the chat's own prompt.
 _UNKNOWN_TO_TOKENIZE = ("documents", "kv_transfer_params", "reasoning_effort", "truncate_prompt_tokens")
 
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
 _T = TypeVar("_T")
 
 
@@ -113,7 +115,9 @@ class VllmDialect(Dialect):
         given = _optional(body, "chat_template_kwargs", dict) or {}
         if reserved := RESERVED_VARIABLES & given.keys():
             raise Unrenderable(Reason.SHAPE, f"chat_template_kwargs.{min(reserved)}")
-        effort = _optional(body, "reasoning_effort", str)
+        effort = body.get("reasoning_effort")
+        if effort is not None and effort not in _EFFORTS:
+            raise Unrenderable(Reason.SHAPE, "reasoning_effort")
         fields: dict[str, Any] = {
             "add_generation_prompt": _flag(body, "add_generation_prompt", True),
             "continue_final_message": _flag(body, "continue_final_message", False),

@@ -1,12 +1,12 @@
 """vLLM 0.32: from a request's messages to those that the template sees.
 
-Follows `parse_chat_messages` in `vllm/renderers/chat_utils.py`, and what pydantic makes of the messages
-before it: each is tried as OpenAI's type for its role and as vLLM's own looser type, the one with more known
-fields wins, and fields that the winner doesn't have are dropped.
+Follows `parse_chat_messages` in `vllm/renderers/chat_utils.py`, and pydantic's validation before it: that
+keeps unknown fields, but puts the known ones of a tool call in front of them, in the order of OpenAI's types.
 """
 
 import json
 from collections.abc import Iterable
+from types import NoneType
 from typing import Any
 
 from gateway.tokenization.dialects.base import Unrenderable
@@ -24,12 +24,18 @@ _MEDIA = frozenset(
     }
 )
 
-_OPENAI_ASSISTANT = frozenset({"role", "audio", "content", "function_call", "name", "refusal", "tool_calls"})
-_VLLM_MESSAGE = frozenset(
-    {"role", "content", "name", "tool_call_id", "tool_calls", "reasoning", "tools", "task"}
-)
-_FIELDS_OF_A_CALL = 5  # id, function, type, and the function's name and arguments
-_FIELDS_OF_A_PART = 2  # type and text
+# Fields of some type of part: the template doesn't see them, unlike those that no type knows.
+_PART_FIELDS = _MEDIA - {"input_image"} | {
+    *("type", "text", "refusal", "thinking", "closed", "name", "uuid", "data", "prompt_cache_breakpoint"),
+}
+
+_TEXT = (str, NoneType)
+_KINDS = {
+    **dict.fromkeys(("tool_call_id", "reasoning", "reasoning_content", "refusal"), _TEXT),
+    "tool_calls": (list, NoneType),
+}
+
+_PLAIN_ROLES = frozenset({"user", "assistant"})
 
 _BILLING_HEADER = "x-anthropic-billing-header"
 
@@ -42,7 +48,12 @@ def conversation(messages: object, content_format: ContentFormat) -> list[Messag
     """
     if not isinstance(messages, list) or not messages:
         raise Unrenderable(Reason.SHAPE, "messages")
-    return [_message(message, f"messages[{at}]", content_format) for at, message in enumerate(messages)]
+    return [
+        _plain(message, content_format)
+        if _is_plain(message)
+        else _message(message, f"messages[{at}]", content_format)
+        for at, message in enumerate(messages)
+    ]
 
 
 def system_only(messages: Iterable[Message]) -> list[Message]:
@@ -61,8 +72,24 @@ def system_only(messages: Iterable[Message]) -> list[Message]:
     return [{"role": "system", "content": "\n\n".join(texts)}, *others]
 
 
-def _joined(content: str | list[dict[str, str]]) -> str:
+def _joined(content: str | list[Message]) -> str:
     return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+
+
+def _is_plain(message: Any) -> bool:
+    """Whether it is the most common shape, which is worth a shorter way."""
+    return (
+        type(message) is dict
+        and len(message) == 2
+        and message.get("role") in _PLAIN_ROLES
+        and type(message.get("content")) is str
+    )
+
+
+def _plain(message: Message, content_format: ContentFormat) -> Message:
+    content = message["content"]
+    seen = content if content_format == "string" else [{"type": "text", "text": content}]
+    return {"role": message["role"], "content": seen}
 
 
 def _message(message: object, where: str, content_format: ContentFormat) -> Message:
@@ -89,73 +116,60 @@ def _message(message: object, where: str, content_format: ContentFormat) -> Mess
 
 
 def _check_fields(message: dict[str, Any], where: str) -> None:
-    """Refuse what the request class refuses, and the rare fields that would change the message's type."""
-    role, calls = message["role"], message.get("tool_calls")
+    """Refuse what the request class refuses, and two rare fields that some templates read."""
+    role = message["role"]
     if "name" in message and not isinstance(message["name"], str):
         raise Unrenderable(Reason.SHAPE, f"{where}.name")
-    for name, kinds in (
-        ("tool_call_id", str),
-        ("reasoning", str),
-        ("reasoning_content", str),
-        ("refusal", str),
-        ("tool_calls", list),
-    ):
-        if not isinstance(message.get(name), kinds | None):
+    for name, kind in _KINDS.items():
+        if not isinstance(message.get(name), kind):
             raise Unrenderable(Reason.SHAPE, f"{where}.{name}")
-    for name in ("audio", "function_call", "tools", "task"):
+    for name in ("tools", "task"):
         if message.get(name) is not None:
             raise Unrenderable(Reason.SHAPE, f"{where}.{name}")
-    if calls and role != "assistant":
-        raise Unrenderable(Reason.SHAPE, f"{where}.tool_calls")
     if "content" in message and message["content"] is None:
-        emptied = role == "assistant" and not ("tool_calls" in message and calls is None)
-        if not emptied and not (role == "function" and "name" in message):
+        null_calls = "tool_calls" in message and message["tool_calls"] is None
+        if not (role == "assistant" and not null_calls) and not (role == "function" and "name" in message):
             raise Unrenderable(Reason.REFUSED, f"{where}.content")
 
 
-def _content(
-    message: dict[str, Any], where: str, content_format: ContentFormat
-) -> str | list[dict[str, str]]:
-    content = message.get("content")
-    if isinstance(content, str) and content_format == "string" and not content.startswith(_BILLING_HEADER):
-        return content  # by far the most common shape
-    texts = _texts(content, f"{where}.content")
+def _content(message: Message, where: str, content_format: ContentFormat) -> str | list[Message]:
+    listed = _listed(message.get("content"), f"{where}.content")
     if message["role"] == "system":
-        texts = [kept for text in texts if (kept := _without_billing(text)) is not None]
-    if content_format == "openai":
-        return [{"type": "text", "text": text} for text in texts]
-    return "\n".join(text for text in texts if text)
+        listed = [kept for part in listed if (kept := _without_billing(part)) != ""]
+    parts = [_part(part, f"{where}.content[{at}]") for at, part in enumerate(listed)]
+    return parts if content_format == "openai" else "\n".join(part["text"] for part in parts if part["text"])
 
 
-def _texts(content: object, where: str) -> list[str]:
+def _listed(content: object, where: str) -> list[Any]:
     if content is None:
         return []
     if isinstance(content, str):
-        return [content]
-    if not isinstance(content, list):
+        return [{"type": "text", "text": content}]
+    if not isinstance(content, list) or (content and not any(isinstance(part, dict) for part in content)):
         raise Unrenderable(Reason.SHAPE, where)
-    if content and not any(isinstance(part, dict) for part in content):
-        raise Unrenderable(Reason.SHAPE, where)
-    return [_text(part, f"{where}[{at}]") for at, part in enumerate(content)]
+    return content
 
 
-def _text(part: object, where: str) -> str:
-    if isinstance(part, str):
+def _without_billing(part: Any) -> Any:
+    """vLLM drops this line of one client's, because it changes with every request. Empty if that is all."""
+    text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else part
+    if not isinstance(text, str) or not text.startswith(_BILLING_HEADER):
         return part
+    rest = text.partition("\n")[2]
+    return rest and ({**part, "text": rest} if isinstance(part, dict) else rest)
+
+
+def _part(part: object, where: str) -> Message:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
     kind = part.get("type") if isinstance(part, dict) else None
-    if not isinstance(part, dict) or not isinstance(kind, str):
+    if not isinstance(part, dict) or not isinstance(kind, str) or part.get("uuid") is not None:
         raise Unrenderable(Reason.SHAPE, where)
     text = part.get(_TEXT_FIELD.get(kind, ""))
     if not isinstance(text, str):
         raise Unrenderable(Reason.MEDIA if kind in _MEDIA else Reason.SHAPE, where)
-    return text
-
-
-def _without_billing(text: str) -> str | None:
-    """vLLM drops this line of one client's, because it changes with every request."""
-    if not text.startswith(_BILLING_HEADER):
-        return text
-    return text.partition("\n")[2] or None
+    unknown = {name: value for name, value in part.items() if name not in _PART_FIELDS}
+    return {"type": "text", "text": text, **unknown}
 
 
 def _call(call: object, where: str) -> dict[str, Any]:
@@ -166,11 +180,12 @@ def _call(call: object, where: str) -> dict[str, Any]:
     identity, name, arguments = call.get("id"), function.get("name"), function.get("arguments")
     if not (isinstance(identity, str) and isinstance(name, str) and isinstance(arguments, str)):
         raise Unrenderable(Reason.SHAPE, where)
-    return {
-        "id": identity,
-        "function": {"arguments": _arguments(arguments), "name": name},
-        "type": "function",
-    }
+    known = {"arguments": _arguments(arguments), "name": name}
+    return _known_first({"id": identity, "function": _known_first(known, function), "type": "function"}, call)
+
+
+def _known_first(known: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    return {**known, **{name: value for name, value in given.items() if name not in known}}
 
 
 def _arguments(text: str) -> dict[str, Any]:
@@ -183,17 +198,5 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def _reasoning(message: dict[str, Any]) -> str | None:
-    """An assistant's reasoning, unless its message passes as OpenAI's own type, which has no such field."""
     reasoning: str | None = message.get("reasoning")
-    if reasoning is None:
-        reasoning = message.get("reasoning_content")
-    if reasoning is None or ("content" in message and message["content"] is None):
-        return None
-    if "tool_calls" in message and message["tool_calls"] is None:  # not OpenAI's type
-        return reasoning
-    fields = {*message, "reasoning"}
-    content = message.get("content")
-    parts = sum(isinstance(part, dict) for part in content) if isinstance(content, list) else 0
-    calls = len(message.get("tool_calls", ()))
-    vllm = len(fields & _VLLM_MESSAGE) + _FIELDS_OF_A_CALL * calls + _FIELDS_OF_A_PART * parts
-    return reasoning if vllm > len(fields & _OPENAI_ASSISTANT) else None
+    return message.get("reasoning_content") if reasoning is None else reasoning

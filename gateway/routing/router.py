@@ -1,0 +1,89 @@
+"""From a request and the replicas that may serve it to one of them, and the reasons."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gateway.fleet import Charge, Replica
+from gateway.routing.base import Candidate, Policy, Prompt, RequestContext
+from gateway.usage import Usage
+
+NOTHING = (0, 0, 0, 0)
+
+
+class Decision(NamedTuple):
+    """Where a request goes, and what it was chosen from."""
+
+    chosen: Candidate
+    candidates: Sequence[Candidate]
+
+
+class Passage:
+    """A routed request until its end: its charge on the replica, and what the replica's speed is learned
+    from.
+
+    The charge's prefill is lifted at the first token. A whole (not streamed) answer doesn't show it, so
+    there the estimate stands in.
+    """
+
+    def __init__(self, chosen: Candidate, *, streamed: bool) -> None:
+        replica = chosen.replica
+        self.chosen = chosen
+        self._ahead = replica.prefill_tokens
+        self._charge: Charge = replica.charge(chosen.prefill_tokens)
+        self._streamed = streamed
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._started = loop.time()
+        self._first_token_s = 0.0
+        self._lift = None if streamed else loop.call_later(chosen.ttft_s, self._charge.prefilled)
+
+    def first_chunk(self) -> None:
+        """The answer's first bytes are here."""
+        self._first_token_s = self._loop.time() - self._started
+        self._charge.prefilled()
+
+    def end(self, usage: Usage | None) -> None:
+        """The request is over, however it ended; with its usage, it has something to teach."""
+        self._charge.release()
+        if self._lift is not None:
+            self._lift.cancel()
+        if usage is None or not self._streamed or not self._first_token_s:
+            return
+        computed = usage.prompt_tokens - (usage.cached_tokens or 0)
+        self.chosen.replica.speed.observe(self._ahead + computed, self._first_token_s)
+
+
+class Router:
+    """Applies a policy to what is known of the prompt and of the replicas."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    def decide(self, request: RequestContext, replicas: Sequence[Replica], matches: "Matches") -> Decision:
+        """Choose a replica; nothing is charged yet.
+
+        Args:
+            replicas: at least one, all up, all serving the model.
+            matches: replica name → tokens by tier; a replica that isn't there has none.
+        """
+        candidates = [
+            _candidate(request.prompt, replica, matches.get(replica.name, NOTHING)) for replica in replicas
+        ]
+        return Decision(self.policy.choose(request, candidates), candidates)
+
+
+Matches = dict[str, tuple[int, int, int, int]]
+
+
+def _candidate(prompt: Prompt, replica: Replica, cached: tuple[int, int, int, int]) -> Candidate:
+    speed = replica.speed
+    rest = max(prompt.tokens - cached[0], 1)
+    return Candidate(
+        replica=replica,
+        cached=cached,
+        prefill_tokens=rest,
+        queue_s=speed.seconds(replica.prefill_tokens),
+        prefill_s=speed.seconds(rest),
+        overhead_s=speed.overhead_s,
+    )
