@@ -1,12 +1,12 @@
 """A contender: a process that writes and reads regions of pages when told to, and says how long it took.
 
-It is told "write N" or "read N" in a line and answers with seconds in a line. `PAGES` pages of 1 MiB make a region.
-What a contender reads is what it wrote, except for fio, which reads regions of our own file.
+It is told "write N" or "read N" in a line and answers with seconds in a line. `PAGES` pages of 1 MiB make a
+region. What a contender reads is what it wrote, except for fio, which reads regions of our own file.
 """
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 PAGE_BYTES = 1 << 20
@@ -17,7 +17,14 @@ REGION_BYTES = PAGES * PAGE_BYTES
 class Contender:
     """The other end of `serve`."""
 
-    def __init__(self, name: str, python: Path | str, script: Path, folder: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        python: Path | str,
+        script: Path,
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         folder.mkdir(parents=True)
         self._log = (folder.parent / f"{folder.name}.log").open("w")
@@ -27,6 +34,7 @@ class Contender:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
+            env=environment,
         )
         self._answer()
 

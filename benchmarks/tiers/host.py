@@ -64,7 +64,10 @@ def measure(report: Report) -> None:
             begin = time.perf_counter()
             run()
             times.append(time.perf_counter() - begin)
-        assert outside == memory
+    tiers.clear(Tier.HOST)
+    copy_in()
+    copy_out()
+    assert outside == memory, "the pages that came out aren't those that went in"
     tiers.close()
     seconds = {run: times[2:] for run, times in seconds.items()}
     for name, ours, theirs in (

@@ -22,7 +22,7 @@ class Ours:
         def job(number: int, part: memoryview, done: Callable[[Result], None]) -> Job:
             return Job(SPACE, Write(page(number), [part], region + 1), lambda: True, done)
 
-        return self._run(region, cut(self.source, PAGE_BYTES), job, lambda one: self.lane.save(one))
+        return self._run(region, cut(self.source, PAGE_BYTES), job, self.lane.save)
 
     def read(self, region: int) -> float:
         def job(number: int, part: memoryview, done: Callable[[Result], None]) -> Job:

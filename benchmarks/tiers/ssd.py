@@ -1,7 +1,7 @@
 """`ssd` against fio on the same disk, and against others' file-system tiers.
 
-All write their regions in turns; then all read them back in turns, each region once and with dropped caches, so that
-what is read is at rest and equally old for all. fio reads regions of our own file that we don't read.
+All write their regions in turns; then all read them back in turns, each region once and with dropped caches,
+so that what is read is at rest and equally old for all. fio reads regions of our own file that we don't read.
 """
 
 import os
