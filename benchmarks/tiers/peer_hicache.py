@@ -1,4 +1,4 @@
-"""Contender: SGLang 0.5.23's HiCacheFile. It always goes through the page cache, which is dropped before reads."""
+"""Contender: SGLang 0.5.23's HiCacheFile, which always goes through the page cache (dropped before reads)."""
 
 import sys
 import time

@@ -27,7 +27,7 @@ def measure(report: Report, folder: Path) -> None:
         drop_caches()
         times.append(_run("open", folder / "restart", count, size)["seconds"])
     middle = median_interval(times)
-    report.add("restart with 100,000 × 64 KiB pages"  # noqa: RUF001, middle.median, "s", spread=middle.spread)
+    report.add("restart with 100,000 × 64 KiB pages", middle.median, "s", spread=middle.spread)
     count, size = 1_000_000, 4 << 10
     filled = _run("fill", folder / "resident", count, size)
     report.add("RSS a resident ssd page, over 1M pages", filled["rss"] / count, "B")
