@@ -9,7 +9,7 @@ from cache.errors import SettingsError
 from cache.finding import Finding, Look
 from cache.keys import Namespace, Page
 from cache.leases import Lease
-from cache.loading import PREFETCH_SHARE, Loading
+from cache.loading import Loading
 from cache.memory import Parts, gather
 from cache.plan import Match, Plan, decide
 from cache.residency import Listener, Snapshot
@@ -65,9 +65,9 @@ class Hierarchy:
         """Decide what of a match to load, given what the engine has computed already. Loads nothing yet."""
         state = self._state
         with state.lock:
-            capacity = state.host.book.capacity if state.host else None
-            if capacity is not None and prefetch:
-                capacity = int(capacity * PREFETCH_SHARE)
+            room = state.host.book.capacity if state.host else None
+            if state.host is not None and prefetch:
+                room = self._loading.prefetch_room()
             plan = decide(
                 match,
                 computed_tokens,
@@ -75,7 +75,7 @@ class Hierarchy:
                 threshold=state.settings.threshold,
                 costs=state.costs,
                 backlog=lambda tier: state.lanes[tier].backlog if tier in state.lanes else 0,
-                most_pages=capacity,
+                most_pages=room,
             )
             if not prefetch:
                 state.statistics.planned(match, plan)

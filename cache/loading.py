@@ -2,6 +2,7 @@
 
 import enum
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from cache.keys import Namespace, Page
@@ -15,7 +16,7 @@ from cache.tiers.lane import Job, Result
 from cache.tiers.slots import ABSENT
 
 PREFETCH_SHARE = 0.5
-"""A prefetch evicts pages of the colder half of `host` alone."""
+"""Prefetches evict pages of the colder half of `host` alone, and all together keep no more than that."""
 
 
 class _Stage(enum.Enum):
@@ -48,22 +49,22 @@ class _Fetch:
     def job(self, into: Parts) -> Job:
         return Job(self.namespace, Read(self.page.key, into), self.start, self.done)
 
-    def join(self, ticket: Ticket, index: int) -> None:
-        self.waiters.append(_Waiter(ticket, index))
-        ticket.drop.append(self.leave)
+    def join(self, ticket: Ticket, place: int) -> None:
+        self.waiters.append(_Waiter(ticket, place))
+        ticket.drop.append(partial(self.leave, place))
 
-    def leave(self, ticket: Ticket) -> bool:
+    def leave(self, place: int, ticket: Ticket) -> bool:
         """A waiter's ticket ended early.
 
         Without waiters the page isn't read. True: no read touches it any more.
         """
-        if self.stage is _Stage.ENDED or not any(waiter.ticket is ticket for waiter in self.waiters):
+        if self.stage is _Stage.ENDED:
             return False
         if ticket.expired:
             self.loading.overdue(self)
         if self.stage is _Stage.RUNNING and self.slot == ABSENT:
             return False  # it writes into the caller's buffers until it returns
-        self.waiters = [waiter for waiter in self.waiters if waiter.ticket is not ticket]
+        self.waiters.remove(_Waiter(ticket, place))
         if not self.waiters and self.stage is _Stage.QUEUED:
             self.loading.end(self)
         return True
@@ -89,6 +90,7 @@ class Loading:
         self._storing = storing
         self._fetches: dict[tuple[Namespace, bytes], _Fetch] = {}
         self._probing: set[Tier] = set()
+        self._prefetches: list[Ticket] = []
 
     def load(self, plan: Plan, pages: Sequence[Page], deadline: float, until: float, urgent: bool) -> Ticket:
         """Bring a plan's pages into `host`, leased to the ticket until `until`.
@@ -103,6 +105,8 @@ class Loading:
             state.statistics.tickets += 1
             lease = state.leases.take(until)
             ticket = Ticket(state, plan.pages, deadline, lease)
+            if not urgent:
+                self._prefetches.append(ticket)
             self._make_room(plan, pages, urgent)
             reached = self._gather(ticket, plan, pages, used, jobs, urgent)
             for index in range(reached, plan.pages):
@@ -131,6 +135,14 @@ class Loading:
         for tier, queued in jobs.items():
             state.lanes[tier].load(queued)
         return ticket
+
+    def prefetch_room(self) -> int:
+        """Pages that prefetches may bring up now, beside those they keep already. Lock held."""
+        assert self.state.host is not None
+        leases = self.state.leases
+        self._prefetches = [ticket for ticket in self._prefetches if leases.holds(ticket.lease)]
+        kept = sum(map(len, self._prefetches))
+        return max(int(self.state.host.book.capacity * PREFETCH_SHARE) - kept, 0)
 
     def probe(self, plan: Plan) -> None:
         """Read one page of each tier that the plan left out, to learn whether it is still slow."""

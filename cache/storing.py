@@ -164,8 +164,9 @@ class Storing:
             ticket = Ticket(state, len(wanted), deadline, state.leases.take(deadline))
             for number, (index, tier) in enumerate(wanted):
                 save = _Save(state, tier, partial(self._written_from_caller, ticket, number))
-                ticket.drop.append(save.leave)
-                if not self._queue(tier, namespace, Write(pages[index], parts[index], used), save):
+                if self._queue(tier, namespace, Write(pages[index], parts[index], used), save):
+                    ticket.drop.append(save.leave)
+                else:
                     ticket.settle(number, good=False)
         return ticket
 

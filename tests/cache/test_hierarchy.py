@@ -13,7 +13,7 @@ from cache.memory import allocate
 from cache.plan import Reason
 from cache.policies import Back, SecondTouch, Selective
 from cache.state import Level, Settings
-from cache.testing import BASE, PAGE_BYTES, SPACE, content, key, pages, told
+from cache.testing import BASE, PAGE_BYTES, SPACE, content, key, page, pages, told
 from cache.tickets import Phase
 from cache.tiers.base import Outcome, Read, Store, Tier, Usage, Write
 from cache.tiers.host import Host
@@ -223,6 +223,32 @@ def test_a_prefetch_leaves_the_hotter_half_alone(make_rig: MakeRig) -> None:
     rig.tiers.drain(5)
     assert rig.load(0, 12, prefetch=True).wait(5).ready == 8
     rig.check(200, 208)
+
+
+def test_prefetches_larger_than_host_leave_requests_their_half(make_rig: MakeRig) -> None:
+    rig = make_rig(slots=16)
+    for first in range(0, 96, 8):
+        rig.store(first, first + 8)
+        rig.drop_host()
+    rig.store(200, 208)
+    rig.tiers.drain(5)
+    tickets = [rig.load(first, first + 8, prefetch=True) for first in range(0, 96, 8)]
+    assert sum(ticket.wait(5).ready for ticket in tickets) == 8
+    rig.check(200, 208)
+    tickets[0].release()
+    assert rig.load(8, 16, prefetch=True).wait(5).ready == 8
+
+
+def test_a_page_asked_for_twice_in_one_load(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    rig.store(0, 2)
+    rig.drop_host()
+    rig.disk.works.clear()
+    match = rig.tiers.match(SPACE, [key(0), key(0)])
+    ticket = rig.tiers.load(rig.tiers.plan(match), [page(0), page(0)])
+    ticket.cancel()
+    assert ticket.progress().settled
+    rig.disk.works.set()
 
 
 def test_a_page_gone_since_the_plan_ends_the_load_before_it(make_rig: MakeRig) -> None:
