@@ -12,6 +12,9 @@ from pathlib import Path
 PAGE_BYTES = 1 << 20
 PAGES = 512
 REGION_BYTES = PAGES * PAGE_BYTES
+ROUNDS = 8
+REGIONS = 2 * ROUNDS + 1
+"""As many as our tier is large, so that the rounds measure a full one."""
 
 
 class Contender:

@@ -6,16 +6,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.tiers.contender import PAGE_BYTES, PAGES, serve
+from benchmarks.tiers.contender import PAGE_BYTES, PAGES, REGIONS, serve
 from benchmarks.tiers.data import BASE, SPACE, buffer, cut, key, page
 from cache.tiers.base import Outcome, Read, Write
 from cache.tiers.lane import Job, Lane, Result
 from cache.tiers.ssd import Limits, Ssd
+from cache.tiers.ssd.space import slot_bytes
+
+SLOTS = REGIONS * PAGES + 64
+CAP = SLOTS * (slot_bytes(PAGE_BYTES) + 256)
 
 
 class Ours:
     def __init__(self, folder: Path) -> None:
-        self.lane = Lane(Ssd(folder / "ssd", BASE.fingerprint, PAGE_BYTES, Limits(cap=60 << 30)))
+        self.lane = Lane(Ssd(folder / "ssd", BASE.fingerprint, PAGE_BYTES, Limits(cap=CAP)))
         self.source, self.target = buffer(PAGES, PAGE_BYTES), buffer(PAGES, PAGE_BYTES)
 
     def write(self, region: int) -> float:

@@ -1,7 +1,9 @@
 """`ssd` against fio on the same disk, and against others' file-system tiers.
 
-All write their regions in turns; then all read them back in turns, each region once and with dropped caches,
-so that what is read is at rest and equally old for all. fio reads regions of our own file that we don't read.
+Our tier is full when its writes are timed, as a tier is most of its life: each page that it writes evicts
+another and takes its slot. fio overwrites a file likewise; the others make new files, since theirs has no
+bound. All write in turns; then all read back in turns, each region once and with dropped caches, so that what
+is read is at rest and equally old. fio reads regions of our own file that we don't read.
 """
 
 import os
@@ -11,12 +13,11 @@ from pathlib import Path
 from benchmarks.report import Report
 from benchmarks.stats import median_interval, paired_ratios
 from benchmarks.tiers import fio
-from benchmarks.tiers.contender import PAGE_BYTES, REGION_BYTES, Contender
+from benchmarks.tiers.contender import PAGE_BYTES, REGION_BYTES, REGIONS, ROUNDS, Contender
 from benchmarks.tiers.data import drop_caches
 from benchmarks.tiers.peers import PEERS, start
 from cache.tiers.ssd.space import slot_bytes
 
-ROUNDS = 8
 OUR_REGION_BYTES = REGION_BYTES // PAGE_BYTES * slot_bytes(PAGE_BYTES)
 
 
@@ -25,28 +26,30 @@ def measure(report: Report, folder: Path) -> None:
     peers = start(report, folder)
     plain = folder / "fio.dat"
     with plain.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, (ROUNDS + 2) * REGION_BYTES)
+        os.posix_fallocate(file.fileno(), 0, REGIONS * REGION_BYTES)
     writes: dict[str, list[float]] = {name: [] for name in ("ours", "fio", *peers)}
     reads: dict[str, list[float]] = {name: [] for name in writes}
-    depth = fio.best_depth(plain, "write", ROUNDS * REGION_BYTES)
+    fresh: dict[str, list[float]] = {"ours": [], "fio": []}
+    for number in range(REGIONS):
+        fresh["ours"].append(ours.write(number))
+        fresh["fio"].append(fio.run(plain, "write", number * REGION_BYTES, REGION_BYTES, 8))
+    depth = fio.best_depth(plain, "write", 2 * ROUNDS * REGION_BYTES)
     report.note(f"fio writes at queue depth {depth}, its best of {', '.join(map(str, fio.DEPTHS))}.")
-    ours.write(2 * ROUNDS)  # opens everything, and is what fio tries its depths on
     for number in range(ROUNDS):
-        writes["ours"].append(ours.write(number))
+        writes["ours"].append(ours.write(REGIONS + number))
         writes["fio"].append(fio.run(plain, "write", number * REGION_BYTES, REGION_BYTES, depth))
         for name, contender in peers.items():
             writes[name].append(contender.write(number))
-        ours.write(ROUNDS + number)  # for fio to read
     (slots,) = (folder / "ours" / "ssd").glob("*/pages")
     if not drop_caches():
         report.note("The page cache could not be dropped: contenders without O_DIRECT read from memory.")
-    depth = fio.best_depth(slots, "read", 0)
+    depth = fio.best_depth(slots, "read", 2 * ROUNDS * OUR_REGION_BYTES)
     report.note(f"fio reads at queue depth {depth}, its best of the same.")
     for number in range(ROUNDS):
         drop_caches()
-        reads["ours"].append(ours.read(number))
+        reads["ours"].append(ours.read(REGIONS + number))
         drop_caches()
-        at = (2 * number + 2) * OUR_REGION_BYTES
+        at = (ROUNDS + number) * OUR_REGION_BYTES
         reads["fio"].append(fio.run(slots, "read", at, OUR_REGION_BYTES >> 20 << 20, depth))
         for name, contender in peers.items():
             drop_caches()
@@ -54,6 +57,8 @@ def measure(report: Report, folder: Path) -> None:
     for contender in (ours, *peers.values()):
         contender.close()
     _report(report, writes, reads)
+    ratio = paired_ratios(fresh["fio"], fresh["ours"])
+    report.add("ssd write into new space / fio O_DIRECT", ratio.median, spread=ratio.spread)
 
 
 def _report(report: Report, writes: dict[str, list[float]], reads: dict[str, list[float]]) -> None:

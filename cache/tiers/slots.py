@@ -22,6 +22,18 @@ class Entry(NamedTuple):
     slot: int
 
 
+class Recalled(NamedTuple):
+    """A page that a restart found."""
+
+    slot: int
+    namespace: Namespace
+    page: Page
+    used: int
+    """Logical time of its last use."""
+    sequence: int
+    """Order in which the pages were written."""
+
+
 class Book:
     """Pages by name over `capacity` slots; plain memory, no locks and no I/O.
 
@@ -113,12 +125,7 @@ class Book:
         slot = self._next_free()
         if slot == ABSENT:
             return ABSENT
-        self._keys[slot] = page.key
-        self._space[slot] = self._space_id(namespace)
-        self._prefix[slot] = page.prefix_key
-        self._end[slot] = page.end_token
-        self._tenant[slot] = page.tenant
-        self._filling[namespace, page.key] = slot
+        self._assign(slot, namespace, page)
         return slot
 
     def publish(self, slot: int, used: int) -> None:
@@ -204,27 +211,23 @@ class Book:
         """The slots that were used once and are free now."""
         return self._free.copy()
 
-    def skip(self, count: int) -> None:
-        """Open `count` more slots as free ones that were used before (a restart's)."""
-        first = len(self._keys)
-        self._keys.extend([None] * count)
-        self._free.extend(range(first + count - 1, first - 1, -1))
+    def recall(self, entries: Iterable[Recalled]) -> None:
+        """Take over what a restart found in the slots opened so far: pages where they lie, the rest free.
 
-    def recall(self, slots: Iterable[int], entries: Iterable[tuple[Namespace, Page, int]]) -> None:
-        """Make pages live that a restart found: those of `slots`, with the logical time of their last use."""
-        found = set()
-        for slot, (namespace, page, used) in zip(slots, entries, strict=True):
-            self._keys[slot] = page.key
-            self._space[slot] = self._space_id(namespace)
-            self._prefix[slot], self._end[slot], self._tenant[slot] = page[1:]
-            self._live.setdefault(namespace, {})[page.key] = slot
-            self._used[slot] = used
-            self.eviction.enter(slot, page.end_token, used)
-            found.add(slot)
-        at = np.fromiter(found, np.int64, len(found))
-        self._visible[at] = self._evictable[at] = True
-        self._count += len(found)
-        self._free = [slot for slot in self._free if slot not in found]
+        Of two that claim the same name, the one written later is the page.
+        """
+        self._keys = [None] * self.opened
+        written = np.zeros(self.opened, np.uint64)
+        for slot, namespace, page, used, sequence in entries:
+            (twin,) = self.find(namespace, [page.key])
+            if twin != ABSENT:
+                if written[twin] > sequence:
+                    continue
+                self.remove(twin)
+            written[slot] = sequence
+            self._assign(slot, namespace, page)
+            self.publish(slot, used)
+        self._free = [slot for slot in range(self.opened - 1, -1, -1) if self._keys[slot] is None]
 
     def audit(self) -> None:
         """Check that the book's parts agree; AssertionError names the first that doesn't."""
@@ -240,6 +243,14 @@ class Book:
         assert all(self._holds[slot] for slot in removed), "a removed slot leaked"
         evictable = self._visible & (self._holds == 0)
         assert bool((evictable == self._evictable).all()), "evictable slots are wrong"
+
+    def _assign(self, slot: int, namespace: Namespace, page: Page) -> None:
+        self._keys[slot] = page.key
+        self._space[slot] = self._space_id(namespace)
+        self._prefix[slot] = page.prefix_key
+        self._end[slot] = page.end_token
+        self._tenant[slot] = page.tenant
+        self._filling[namespace, page.key] = slot
 
     def _next_free(self) -> int:
         if self._free:

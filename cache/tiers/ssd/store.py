@@ -4,10 +4,11 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cache.errors import FolderError, SettingsError
 from cache.eviction import Eviction, Lru
@@ -26,7 +27,7 @@ from cache.tiers.base import (
     Usage,
     Write,
 )
-from cache.tiers.slots import ABSENT, Book, Entry
+from cache.tiers.slots import ABSENT, Book, Entry, Recalled
 from cache.tiers.ssd.device import Device, Opener
 from cache.tiers.ssd.folder import Folder, Limits, read_mark
 from cache.tiers.ssd.space import Files, Space, slot_bytes
@@ -395,17 +396,16 @@ class Ssd(Store):
         used = np.zeros(space.slots, np.uint64)
         if len(used):
             files.used.read(0, [used.data.cast("B")])
-        rows: dict[tuple[Namespace, bytes], Row] = {}
-        for row in files.table.rows():
-            self._sequence = max(self._sequence, row.sequence)
-            name = row.namespace, row.page.key
-            if row.slot < space.slots and (name not in rows or rows[name].sequence < row.sequence):
-                rows[name] = row
         self._book.opened = space.slots
-        self._book.skip(space.slots)
-        found = [(row.namespace, row.page, max(row.used, int(used[row.slot]))) for row in rows.values()]
-        self._book.recall([row.slot for row in rows.values()], found)
+        self._book.recall(self._found(used))
         self._book.retire(space.count_holes(self._book.free_slots()))
+
+    def _found(self, used: NDArray[np.uint64]) -> Iterator[Recalled]:
+        for row in self._files.table.rows():
+            self._sequence = max(self._sequence, row.sequence)
+            if row.slot < self._space.slots:
+                last = max(row.used, int(used[row.slot]))
+                yield Recalled(row.slot, row.namespace, row.page, last, row.sequence)
 
     def _drop(self, slots: Sequence[int]) -> None:
         """Remove pages from the book and say so; call with the lock held."""

@@ -2,7 +2,7 @@ import pytest
 
 from cache.keys import Namespace
 from cache.testing import SPACE, key, page
-from cache.tiers.slots import ABSENT, Book
+from cache.tiers.slots import ABSENT, Book, Recalled
 
 OTHER = Namespace(b"o" * 16)
 
@@ -90,11 +90,23 @@ def test_retired_slots_are_not_given_out() -> None:
 
 def test_recalled_pages_are_live_and_the_rest_is_free() -> None:
     book = Book(4, opened=3)
-    book.skip(3)
-    book.recall([2, 0], [(SPACE, page(1), 5), (OTHER, page(1), 4)])
+    found = [
+        Recalled(2, SPACE, page(1), used=5, sequence=8),
+        Recalled(0, OTHER, page(1), used=4, sequence=7),
+        Recalled(1, SPACE, page(1), used=9, sequence=6),
+    ]
+    book.recall(found)
     assert (book.find(SPACE, [key(1)]), book.find(OTHER, [key(1)])) == ([2], [0])
     assert book.victims(3) == [0, 2]
     assert (book.take(SPACE, page(9)), book.take(SPACE, page(8))) == (1, ABSENT)
+    book.audit()
+
+
+def test_a_later_record_of_the_same_page_replaces_the_earlier() -> None:
+    book = Book(2)
+    book.recall([Recalled(0, SPACE, page(1), 1, sequence=1), Recalled(1, SPACE, page(1), 2, sequence=2)])
+    assert book.find(SPACE, [key(1)]) == [1]
+    assert (len(book), book.taken) == (1, 1)
     book.audit()
 
 
