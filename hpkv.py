@@ -8,6 +8,7 @@ COMMANDS = MappingProxyType(
     {
         "serve": "gateway",
         "check-config": "gateway",
+        "route": "gateway",
         "up": "engine_adapters",
         "down": "engine_adapters",
     }

@@ -1,10 +1,11 @@
 """Prefix keys: a 64-bit name of tokens[0:p] for every p, from one vectorised pass over the prompt.
 
-    key(p) = seed + Σ (token[i] + 1) · m[i]   for i < p,   modulo 2^64
+    key(p) = seed + Σ (token[i] · m[i] + STEP)   for i < p,   modulo 2^64
 
-m[i] is a fixed random odd number of position i. This is multilinear hashing (Carter and Wegman, 1979; Lemire
-and Kaser, "Strongly universal string hashing is fast", 2014): over the choice of m, two different prefixes
-whose tokens differ by less than 2^k share a key with probability at most 2^-(64-k).
+m[i] is a fixed random odd number of position i; STEP tells lengths apart where tokens are 0. This is
+multilinear hashing (Carter and Wegman, 1979; Lemire and Kaser, "Strongly universal string hashing is fast",
+2014): over the choice of m, two different prefixes whose tokens differ by less than 2^k share a key with
+probability at most 2^-(64-k).
 
 As a sum it needs no block size: replicas with different block sizes read the same sums at different
 positions, and a longer prompt goes on from the sum of a shorter one. It is no cryptographic hash: it decides
@@ -26,6 +27,7 @@ Keys = npt.NDArray[np.uint64]
 Tokens = npt.NDArray[np.uint32]
 
 MASK = (1 << 64) - 1
+STEP = 0xD1B54A32D192ED03
 FIRST_MULTIPLIERS = 1 << 16
 
 
@@ -72,14 +74,16 @@ def block_sums(blocks: Tokens, start: int | npt.NDArray[np.int64]) -> Keys:
     `start` is the position of the first row, which the others follow, or one position for each row.
     """
     count, stride = blocks.shape
-    ids = blocks.astype(np.uint64)
-    ids += np.uint64(1)
     if isinstance(start, int):
-        table = multipliers(start + count * stride)[start : start + count * stride].reshape(count, stride)
+        rows = multipliers(start + count * stride)[start : start + count * stride].reshape(count, stride)
+    elif (start % stride).any():
+        table = multipliers(int(start.max()) + stride)
+        rows = np.lib.stride_tricks.sliding_window_view(table, stride)[start]
     else:
-        end = int(start.max(initial=0)) + stride
-        table = np.lib.stride_tricks.sliding_window_view(multipliers(end), stride)[start]
-    sums: Keys = np.vecdot(ids, table)
+        table = multipliers(int(start.max(initial=0)) + stride)
+        rows = table[: len(table) // stride * stride].reshape(-1, stride).take(start // stride, axis=0)
+    sums: Keys = np.vecdot(blocks.astype(np.uint64), rows)
+    sums += np.uint64(stride * STEP & MASK)
     return sums
 
 

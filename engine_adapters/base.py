@@ -4,9 +4,12 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
+import zmq.asyncio
 
 from engine_adapters.errors import EngineAnswerInvalid
-from engine_adapters.http import Connection
+from engine_adapters.events import Origin, Sink
+from engine_adapters.http import Connection, Headers
+from engine_adapters.subscriber import Endpoints, Subscriber
 
 
 class ModelCard(NamedTuple):
@@ -41,13 +44,33 @@ class Refusal(NamedTuple):
     code: str | None
 
 
+class Address(NamedTuple):
+    """Where one replica is reached."""
+
+    connection: Connection
+    events: Endpoints | None = None
+    """Of its KV events; None where it sends none. Of a data-parallel server, those of rank 0."""
+    rank: int = 0
+    """Of data parallelism."""
+    ranks: int = 1
+
+
 class Engine(ABC):
-    """One engine server, seen through HTTP. Methods raise `EngineError`s only."""
+    """One engine server, or one data-parallel rank of it, seen through HTTP and its KV events.
+
+    Methods raise `EngineError`s only.
+    """
 
     kind: ClassVar[str]
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+    def __init__(self, address: Address) -> None:
+        self.connection = address.connection
+        self.address = address
+
+    @property
+    def headers(self) -> Headers:
+        """What requests to this rank carry besides their own headers."""
+        return []
 
     @abstractmethod
     async def check_health(self, *, timeout_s: float) -> None:
@@ -60,6 +83,10 @@ class Engine(ABC):
     @abstractmethod
     def refusal(self, status: int, body: bytes) -> Refusal:
         """Read an error answer, whatever its shape; never raises."""
+
+    @abstractmethod
+    def events(self, origin: Origin, sink: Sink, context: zmq.asyncio.Context) -> Subscriber | None:
+        """What follows this engine's KV events into `sink`, or None where it sends none."""
 
     async def models(self, *, timeout_s: float) -> list[ModelCard]:
         """The models that the engine serves, LoRA adapters included."""
@@ -93,15 +120,15 @@ class Metrics:
     def __init__(self, page: bytes) -> None:
         self._page = b"\n" + page
 
-    def values(self, name: str) -> list[float]:
-        """The values of `name`, one a label set; empty where the page doesn't have it."""
+    def values(self, name: str, label: bytes = b"") -> list[float]:
+        """The values of `name`, one a label set that contains `label` (`key="value"`); maybe none."""
         needle = b"\n" + name.encode()
         found: list[float] = []
         at = self._page.find(needle)
         while at >= 0:
             end = self._page.find(b"\n", at + 1)
             line = self._page[at + 1 : end if end >= 0 else len(self._page)]
-            if line[len(needle) - 1 : len(needle)] in (b"{", b" "):
+            if line[len(needle) - 1 : len(needle)] in (b"{", b" ") and label in line:
                 try:
                     found.append(float(line.rsplit(b" ", 1)[-1]))
                 except ValueError as error:

@@ -4,7 +4,8 @@ EngineError
 ├── EngineUnreachable    no connection: refused, no route, TLS refused
 ├── EngineDisconnected   the connection broke after the request was sent
 ├── EngineTimeout        connecting, or the next byte, took longer than its limit
-└── EngineAnswerInvalid  an answer that no engine of this kind should give
+├── EngineAnswerInvalid  an answer that no engine of this kind should give
+└── EventsInvalid        a message on the event stream that no engine of this kind should send
 """
 
 
@@ -26,3 +27,7 @@ class EngineTimeout(EngineError):
 
 class EngineAnswerInvalid(EngineError):
     """The engine answered a question of ours with something else than its contract says."""
+
+
+class EventsInvalid(EngineError):
+    """A message on an engine's event stream isn't in the form that this version of the engine documents."""

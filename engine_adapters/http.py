@@ -13,11 +13,9 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import httpx2
-import orjson
 from httpx_aiohttp.httpx2 import AiohttpTransport
 
 from engine_adapters.errors import (
-    EngineAnswerInvalid,
     EngineDisconnected,
     EngineError,
     EngineTimeout,
@@ -30,6 +28,7 @@ KEEPALIVE_S = 4.0
 """Idle connections are closed after this: engines' uvicorn closes its end after 5 s, and a request sent
 into a closing connection is lost."""
 
+_JSON: Headers = [(b"content-type", b"application/json")]
 _AUTO_HEADERS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
 
@@ -165,41 +164,23 @@ class Connection:
             raise _translate(error, self.url, sent=False) from error
         return Reply(response, self.url)
 
-    async def fetch(self, path: str, *, timeout_s: float, limit: int = 4 << 20) -> tuple[int, bytes]:
-        """GET `path` whole: (status, body). For probes; raises as `send` does."""
+    async def fetch(
+        self, path: str, body: bytes = b"", *, timeout_s: float, limit: int = 4 << 20
+    ) -> tuple[int, bytes]:
+        """Ask a question of our own: GET, or POST with a JSON body. Returns status and body, whole.
+
+        Raises as `send` does.
+        """
         try:
             async with asyncio.timeout(timeout_s):
-                reply = await self.send("GET", path, timeout_s=timeout_s)
+                method, headers = ("POST", _JSON) if body else ("GET", [])
+                reply = await self.send(method, path, headers, body, timeout_s=timeout_s)
                 try:
                     return reply.status, await reply.read(limit)
                 finally:
                     await reply.aclose()
         except TimeoutError as error:
             raise EngineTimeout(f"{self.url}{path} did not answer within {timeout_s:g} s") from error
-
-    async def post_json(self, path: str, body: Any, *, timeout_s: float) -> Any:
-        """POST JSON and return the parsed answer; for our own questions to an engine.
-
-        Raises:
-            EngineAnswerInvalid: a status other than 200, or not JSON. Otherwise as `send`.
-        """
-        try:
-            async with asyncio.timeout(timeout_s):
-                reply = await self.send(
-                    "POST", path, [(b"content-type", b"application/json")], orjson.dumps(body)
-                )
-                try:
-                    answer = await reply.read(64 << 20)
-                finally:
-                    await reply.aclose()
-        except TimeoutError as error:
-            raise EngineTimeout(f"{self.url}{path} did not answer within {timeout_s:g} s") from error
-        if reply.status != 200:
-            raise EngineAnswerInvalid(f"{self.url}{path} answered {reply.status}")
-        try:
-            return orjson.loads(answer)
-        except orjson.JSONDecodeError as error:
-            raise EngineAnswerInvalid(f"{self.url}{path} did not answer JSON") from error
 
     def _full(self, path: str) -> httpx2.URL:
         # Parsing a URL costs as much as a small request's whole routing; the paths are few. A path with a

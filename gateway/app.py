@@ -1,7 +1,7 @@
 """The application: every part made once, from the settings, and wired."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +10,26 @@ from fastapi.exceptions import RequestValidationError
 from httpx_aiohttp.httpx2 import AiohttpTransport
 from starlette.exceptions import HTTPException
 
+from engine_adapters.base import Address
 from engine_adapters.engines import create_engine
 from engine_adapters.http import Connection, Timeouts, create_transport
+from engine_adapters.subscriber import Endpoints
 from gateway.access import Access
 from gateway.api.endpoints import ENDPOINTS
 from gateway.api.generation import Generation
 from gateway.api.health import health_router
 from gateway.api.models import models_router
 from gateway.api.openapi import add_endpoints
+from gateway.api.route import route_router
+from gateway.dispatch import Dispatcher
 from gateway.drain import Drain
 from gateway.errors import GatewayError, Internal, InvalidRequest, MethodNotAllowed, NotFound
 from gateway.exchange import App, Front
 from gateway.fleet import Fleet, Replica
 from gateway.forwarding import Forwarder
 from gateway.headers import sort_request
-from gateway.routing import Router, create_policy
+from gateway.knowledge import Knowledge
+from gateway.routing import create_policy
 from gateway.settings import ReplicaSettings, Settings
 from gateway.telemetry.metrics import GatewayMetrics
 
@@ -42,8 +47,13 @@ class Gateway:
         self.metrics = GatewayMetrics()
         self.drain = Drain(settings.shutdown)
         self._transports: dict[Path | None, AiohttpTransport] = {}
-        self.fleet = Fleet([self._replica(replica) for replica in settings.replicas], settings.probes)
-        self.metrics.watch(self.fleet)
+        self.fleet = Fleet(
+            [replica for server in settings.replicas for replica in self._replicas(server)], settings.probes
+        )
+        policy = create_policy(settings.routing.policy)
+        self.knowledge = Knowledge(settings.prefix, settings.models, self.fleet, active=policy.wants_prefix)
+        self.dispatcher = Dispatcher(self.fleet, self.knowledge, policy)
+        self.metrics.watch(self.fleet, self.knowledge)
         access = Access(settings.access)
         self.framework = self._framework(access)
         self.app = Front(
@@ -53,7 +63,8 @@ class Gateway:
             log_requests=settings.log.requests,
         )
 
-    def _replica(self, settings: ReplicaSettings) -> Replica:
+    def _replicas(self, settings: ReplicaSettings) -> Iterator[Replica]:
+        """A replica for each data-parallel rank of a server."""
         if settings.ca_file not in self._transports:
             self._transports[settings.ca_file] = create_transport(settings.ca_file)
         timeouts = self.settings.timeouts
@@ -64,12 +75,15 @@ class Gateway:
             Timeouts(timeouts.connect_s, max(timeouts.idle_s, timeouts.first_chunk_s)),
             settings.credential(),
         )
-        return Replica(settings.name, create_engine(settings.engine, connection))
+        events = settings.events and Endpoints(settings.events, settings.replay, settings.bind_events)
+        for rank in range(settings.ranks):
+            name = f"{settings.name}.{rank}" if settings.ranks > 1 else settings.name
+            address = Address(connection, events or None, rank, settings.ranks)
+            yield Replica(name, create_engine(settings.engine, address), rank)
 
     def _generation(self, access: Access) -> dict[str, App]:
         settings = self.settings
-        router = Router(create_policy(settings.routing.policy))
-        forwarder = Forwarder(self.fleet, router, settings.timeouts, self.metrics)
+        forwarder = Forwarder(self.dispatcher, settings.timeouts, self.metrics)
         return {
             endpoint.path: Generation(endpoint, access, self.drain, forwarder, settings.limits.body_bytes)
             for endpoint in ENDPOINTS
@@ -82,7 +96,8 @@ class Gateway:
             access.check_api(sort_request(request.scope["headers"]).credential)
 
         app.include_router(models_router(self.fleet), dependencies=[Depends(holds_key)])
-        app.include_router(health_router(self.fleet, self.drain, self.metrics))
+        app.include_router(route_router(self.dispatcher, access, self.settings.limits.body_bytes))
+        app.include_router(health_router(self.fleet, self.knowledge, self.drain, self.metrics))
         _answer_errors(app)
         _document(app)
         return app
@@ -94,6 +109,7 @@ class Gateway:
             yield
         finally:
             await self.fleet.stop()
+            await self.knowledge.close()
             for transport in self._transports.values():
                 await transport.aclose()
 

@@ -1,5 +1,6 @@
-"""`hpkv serve` and `hpkv check-config`."""
+"""`hpkv serve`, `hpkv check-config` and `hpkv route`."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +53,38 @@ def check_config(
     shown["access"]["api_keys"] = f"{len(settings.access.api_keys)} keys"
     shown["access"]["admin_keys"] = f"{len(settings.access.admin_keys)} keys"
     typer.echo(yaml.safe_dump(shown, sort_keys=False), nl=False)
+
+
+@app.command()
+def route(
+    model: Annotated[str, typer.Option(help="Model that the request asks for.")] = "",
+    prompt: Annotated[str, typer.Option(help="A user's message.")] = "",
+    body: Annotated[
+        Path | None, typer.Option(help="File with a request's JSON body instead; - reads it.")
+    ] = None,
+    url: Annotated[str, typer.Option(help="The gateway.")] = "http://127.0.0.1:8000",
+    key: Annotated[str, typer.Option(envvar="HPKV_ADMIN_KEY", help="Admin key.")] = "",
+    explain: Annotated[bool, typer.Option("--explain", help="Show what the choice was made from.")] = False,
+) -> None:
+    """Ask a gateway where a request would go, without sending it."""
+    from gateway.ask import AskError, ask_route
+
+    try:
+        for line in ask_route(url, key, _request_body(model, prompt, body), explain=explain):
+            typer.echo(line)
+    except AskError as error:
+        typer.echo(f"hpkv: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _request_body(model: str, prompt: str, body: Path | None) -> bytes:
+    import orjson
+
+    if body is not None:
+        return sys.stdin.buffer.read() if str(body) == "-" else body.read_bytes()
+    if not model or not prompt:
+        raise typer.BadParameter("give --model and --prompt, or --body")
+    return orjson.dumps({"model": model, "messages": [{"role": "user", "content": prompt}]})
 
 
 def _load(

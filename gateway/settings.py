@@ -82,6 +82,10 @@ class ReplicaSettings(Section):
     ca_file: Path | None = Field(default=None, description="PEM bundle that signs the replica's certificate")
     events: str | None = Field(default=None, description="ZeroMQ endpoint of the replica's KV events")
     replay: str | None = Field(default=None, description="ZeroMQ endpoint that replays KV events")
+    bind_events: bool = Field(
+        default=False, description="listen at `events`, for engines that connect rather than bind"
+    )
+    ranks: PositiveInt = Field(default=1, description="data-parallel ranks of the server")
 
     @model_validator(mode="before")
     @classmethod
@@ -100,6 +104,12 @@ class ReplicaSettings(Section):
             raise ValueError(f"api_key_file: {self.api_key_file} is not a file")
         if self.ca_file is not None and not self.ca_file.is_file():
             raise ValueError(f"ca_file: {self.ca_file} is not a file")
+        if self.replay is not None and self.events is None:
+            raise ValueError("replay without events: set both, or none")
+        if self.ranks > 1 and not all(
+            e is None or e.startswith("tcp://") for e in (self.events, self.replay)
+        ):
+            raise ValueError("ranks > 1: events and replay must be tcp://HOST:PORT; rank r is at PORT + r")
         return self
 
     def credential(self) -> str | None:
@@ -112,7 +122,37 @@ class ReplicaSettings(Section):
 class RoutingSettings(Section):
     """Which replica gets a request."""
 
-    policy: Literal["round_robin", "least_loaded"] = "least_loaded"
+    policy: Literal["ttft", "deepest_hit", "least_loaded", "round_robin", "sticky"] = "ttft"
+
+
+class PrefixSettings(Section):
+    """What is known of prompts, for the policies that ask."""
+
+    index_blocks: int = Field(
+        default=1 << 20, ge=4096, description="distinct blocks remembered a model, some 200 bytes each"
+    )
+    compared: float = Field(
+        default=0.01, ge=0, le=1, description="fraction of requests whose ids are compared with the engine's"
+    )
+    silent_s: PositiveFloat = Field(
+        default=30.0, description="without events after traffic that must cause some, a replica is named"
+    )
+    encode_threads: int = Field(default=0, ge=0, description="threads for long texts; 0: half the cores")
+    max_wait_s: PositiveFloat = Field(
+        default=0.5, description="a text that would wait longer to be encoded is refused with 503"
+    )
+
+
+class ModelSettings(Section):
+    """What the gateway has to know of a model to tokenize as its engine does: the engine's own flags."""
+
+    tokenizer: str | None = Field(
+        default=None, description="folder or hub name, where the one that the engine names can't be read here"
+    )
+    chat_template: Path | None = None
+    content_format: Literal["auto", "string", "openai"] = "auto"
+    chat_template_kwargs: dict[str, Any] = {}
+    exclude_tools_when_tool_choice_none: bool = False
 
 
 class TimeoutSettings(Section):
@@ -211,6 +251,8 @@ class Settings(BaseSettings):
     listen: Listen = Listen()
     replicas: list[ReplicaSettings] = []
     routing: RoutingSettings = RoutingSettings()
+    prefix: PrefixSettings = PrefixSettings()
+    models: dict[str, ModelSettings] = {}
     timeouts: TimeoutSettings = TimeoutSettings()
     probes: ProbeSettings = ProbeSettings()
     limits: LimitSettings = LimitSettings()

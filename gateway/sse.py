@@ -5,10 +5,14 @@ it reads our error event, so it is held back until its end has come. Engines wri
 practice each chunk passes as it is.
 """
 
+import re
+
 from gateway.errors import GatewayError
 from gateway.usage import Usage, read_usage
 
 END = b"\n\n"
+_ENDS = (END, b"\r\n\r\n")
+_EVENT = re.compile(rb".*?(?:\n\n|\r\n\r\n)", re.DOTALL)
 
 
 class EventStream:
@@ -33,8 +37,8 @@ class EventStream:
         if self._tail:
             chunk = self._tail + chunk
             self._tail = b""
-        if not chunk.endswith(END):
-            end = chunk.rfind(END) + len(END) if END in chunk else 0
+        if not chunk.endswith(_ENDS):
+            end = max(chunk.rfind(mark) + len(mark) if mark in chunk else 0 for mark in _ENDS)
             chunk, self._tail = chunk[:end], chunk[end:]
         if b'"usage"' in chunk:
             return self._read(chunk)
@@ -47,7 +51,7 @@ class EventStream:
 
     def _read(self, chunk: bytes) -> bytes:
         kept: list[bytes] = []
-        for event in chunk.split(END)[:-1]:
+        for event in _EVENT.findall(chunk):
             only_usage = False
             if b'"usage"' in event:
                 at = event.find(b"data:")
@@ -55,7 +59,7 @@ class EventStream:
                 self.usage = answer.usage or self.usage
                 only_usage = answer.only_usage
             if not (only_usage and self._drop_usage):
-                kept.append(event + END)
+                kept.append(event)
         return b"".join(kept)
 
 

@@ -113,7 +113,7 @@ def _make(folder: Path, recipe: Recipe, log: Path, detail: Detail) -> None:
     site_packages = site_packages_of(folder)
     for name, version in recipe.aliases:
         add_distribution(site_packages, name, version)
-    link_project(site_packages)
+    link_project(site_packages, project_root())
     detail("trying its imports")
     check = f"import {', '.join((*PACKAGES, *recipe.imports))}"
     _run([str(environment.python), "-P", "-c", check], log, lambda line: None, recipe.hint)
@@ -165,13 +165,22 @@ def add_distribution(site_packages: Path, name: str, version: str) -> None:
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
-def link_project(site_packages: Path) -> None:
-    """Make this project's packages importable, from where they lie: edits in a checkout are seen at once.
+def link_project(site_packages: Path, root: Path) -> None:
+    """Make this project's packages, which lie in `root`, importable from where they lie.
+
+    A checkout goes onto the path as a whole, as an editable install would put it there: links to its folders
+    from an environment inside it would lead build tools in circles. An installed wheel's neighbours must stay
+    out, so that its packages are linked one by one.
 
     Raises EnvironmentFailed if an engine's dependency has brought a package of the same name.
     """
     for package in PACKAGES:
-        link = site_packages / package
-        if link.exists():
-            raise EnvironmentFailed(f"{link} is another project's package; it would hide this project's own")
-        link.symlink_to(project_root() / package)
+        if (site_packages / package).exists():
+            raise EnvironmentFailed(
+                f"{site_packages / package} is another project's package; it would hide this project's own"
+            )
+    if (root / "pyproject.toml").is_file():
+        (site_packages / "hpkv.pth").write_text(f"{root}\n")
+    else:
+        for package in PACKAGES:
+            (site_packages / package).symlink_to(root / package)

@@ -2,17 +2,14 @@
 
 import os
 import string
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-
-import msgspec
+from collections.abc import Callable, Mapping, Sequence
 
 from engine_adapters.vllm import environment as vllm_environment
 from engine_adapters.vllm import launch
 
-from . import environments, gateway, http, machine, processes, small_model, snippets
+from . import environments, gateway, http, machine, small_model, snippets
+from .crew import Crew
 from .environments import Environment
 from .errors import ChildFailed
 from .gateway import Upstream
@@ -20,30 +17,14 @@ from .interrupts import Interrupts
 from .options import Model, Options, find_model
 from .processes import Child
 from .progress import Progress
-from .state import GRACE, Folder, State, boot_id
+from .state import Folder
 
 ENGINE_MEMORY = 2 << 30
 """Bytes of one replica besides its weights and its KV space. Measured with SmolLM2: 3.0 GB (proportional set
 size) over its three processes, of which 1.07 are KV space and 0.27 weights."""
 
-WATCH_INTERVAL = 0.5
-
-
-def up(options: Options, progress: Progress) -> None:
-    """Run a fleet until a signal ends it.
-
-    Raises:
-        UpError: it could not start, or could not go on. Whatever was started has ended then.
-        KeyboardInterrupt: the same, while it was starting.
-    """
-    folder = Folder(options.state)
-    with Interrupts() as interrupts, folder.hold():
-        fleet = Fleet(options, folder, progress, interrupts)
-        try:
-            fleet.start()
-            fleet.watch()
-        finally:
-            fleet.end()
+WATCH_INTERVAL = 0.3
+GATEWAY = "gateway"
 
 
 def prepare(options: Options, progress: Progress) -> Environment:
@@ -57,22 +38,44 @@ def prepare(options: Options, progress: Progress) -> Environment:
     return environment
 
 
+Prepare = Callable[[Options, Progress], Environment]
+
+
+def up(options: Options, progress: Progress, prepare: Prepare = prepare) -> None:
+    """Run a fleet until a signal ends it. `prepare` makes the engine's environment where it is needed.
+
+    Raises:
+        UpError: it could not start, or could not go on. Whatever was started has ended then.
+        KeyboardInterrupt: the same, while it was starting.
+    """
+    folder = Folder(options.state)
+    with Interrupts() as interrupts, folder.hold():
+        fleet = Fleet(options, folder, progress, interrupts, prepare)
+        try:
+            fleet.start()
+            fleet.watch()
+        finally:
+            fleet.end()
+
+
 class Fleet:
     """The processes of one `hpkv up`."""
 
-    def __init__(self, options: Options, folder: Folder, progress: Progress, interrupts: Interrupts) -> None:
+    def __init__(
+        self,
+        options: Options,
+        folder: Folder,
+        progress: Progress,
+        interrupts: Interrupts,
+        prepare: Prepare,
+    ) -> None:
         self._options = options
-        self._folder = folder
+        self._config = folder.path / "hpkv.yaml"
         self._progress = progress
         self._interrupts = interrupts
-        self._sockets = Path(
-            tempfile.mkdtemp(prefix="hpkv-")
-        )  # short: a unix socket's path ends at 107 bytes
+        self._prepare = prepare
         self._url = f"http://127.0.0.1:{options.port}"
-        self._state = State(boot_id(), processes.identify(os.getpid()), self._url, str(self._sockets))
-        self._replicas: list[Child] = []
-        self._gateway: list[Child] = []
-        folder.write(self._state)
+        self._crew = Crew(folder, self._url)
 
     def start(self) -> None:
         """Bring all up and say how to use it."""
@@ -85,7 +88,7 @@ class Fleet:
             launches = self._launches(self._checked_model())
             model = launches[0].served_name
             self._start_replicas(launches)
-            upstreams = [Upstream(_name(i), it.url, it.events, it.replay) for i, it in enumerate(launches)]
+            upstreams = [Upstream(it.name, it.url, it.events, it.replay) for it in launches]
         self._start_gateway(upstreams)
         self._progress.say(
             f"\nThe gateway is at {self._url} (Ctrl-C or `hpkv down` ends it).\n"
@@ -105,11 +108,11 @@ class Fleet:
         cores = machine.core_shares(os.sched_getaffinity(0), self._options.replicas)
         return [
             launch.Launch(
+                name=_name(i),
                 model=model.source,
                 served_name=model.name,
                 port=port,
-                events=f"ipc://{self._sockets}/{_name(i)}.events",
-                replay=f"ipc://{self._sockets}/{_name(i)}.replay",
+                sockets=self._crew.sockets,
                 cores=cores[i],
                 extra=self._options.engine_args,
             )
@@ -117,48 +120,40 @@ class Fleet:
         ]
 
     def _start_replicas(self, launches: Sequence[launch.Launch]) -> None:
-        environment = prepare(self._options, self._progress)
-        with self._progress.step(f"{len(launches)} replicas of {launches[0].served_name}") as step:
-            waited_for: dict[str, str] = {}
-            for i, one in enumerate(launches):
+        environment = self._prepare(self._options, self._progress)
+        names = ", ".join(one.name for one in launches)
+        with self._progress.step(f"{launches[0].served_name} on replicas {names}") as step:
+            ready = {}
+            for one in launches:
                 command = launch.command(one, environment.script("vllm"))
-                child = self._start(_name(i), command, launch.environment(one, os.environ))
-                self._replicas.append(child)
-                waited_for[child.name] = f"{one.url}/health"
-            self._await_ready(self._replicas, waited_for, step.detail)
+                child = self._start(one.name, command, launch.environment(one, os.environ))
+                ready[child] = f"{one.url}/health"
+            self._await(ready, step.detail)
 
     def _start_gateway(self, upstreams: Sequence[Upstream]) -> None:
-        with self._progress.step("gateway") as step:
-            config = self._folder.path / "hpkv.yaml"
-            gateway.write_config(config, self._options.port, upstreams)
-            child = self._start("gateway", gateway.command(config), os.environ)
-            self._gateway.append(child)
-            self._await_ready(self._gateway, {child.name: f"{self._url}/readyz"}, step.detail)
+        with self._progress.step(GATEWAY) as step:
+            gateway.write_config(self._config, self._options.port, upstreams)
+            child = self._start(GATEWAY, gateway.command(self._config), os.environ)
+            self._await({child: f"{self._url}/readyz"}, step.detail)
 
     def _start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
         with self._interrupts.held():
-            child = Child(name, command, environment, self._folder.log(name))
-            self._state = msgspec.structs.replace(self._state, children=(*self._state.children, child.record))
-            self._folder.write(self._state)
-        return child
+            return self._crew.start(name, command, environment)
 
-    def _await_ready(
-        self, children: Sequence[Child], urls: Mapping[str, str], detail: environments.Detail
-    ) -> None:
+    def _await(self, ready: Mapping[Child, str], detail: environments.Detail) -> None:
+        """Return once each child's URL is answered with success."""
         deadline = time.monotonic() + self._options.start_timeout
-        waiting = dict(urls)
-        while waiting:
-            for child in children:
+        waiting = list(ready)
+        while waiting := [child for child in waiting if not http.answers(ready[child])]:
+            detail(f"waiting for {', '.join(child.name for child in waiting)}")
+            for child in ready:
                 if not child.running:
                     raise ChildFailed(f"{child.name} ended while starting ({_exit(child)}).{_log(child)}")
             if time.monotonic() > deadline:
-                slow = [child for child in children if child.name in waiting]
                 raise ChildFailed(
-                    f"{slow[0].name} is not ready after {self._options.start_timeout:.0f} s "
-                    f"(--start-timeout).{_log(slow[0])}"
+                    f"{waiting[0].name} is not ready after {self._options.start_timeout:.0f} s "
+                    f"(--start-timeout).{_log(waiting[0])}"
                 )
-            waiting = {name: url for name, url in waiting.items() if not http.answers(url)}
-            detail(f"waiting for {', '.join(waiting)}")
             time.sleep(WATCH_INTERVAL)
 
     def watch(self) -> None:
@@ -176,24 +171,22 @@ class Fleet:
             self._progress.say("\nEnding ...")
 
     def _look(self, lost: set[str]) -> None:
-        for child in self._gateway:
-            if not child.running:
+        ended = [child for child in self._crew.children if not child.running and child.name not in lost]
+        for child in ended:
+            if child.name == GATEWAY:
                 raise ChildFailed(f"the gateway ended ({_exit(child)}).{_log(child)}")
-        for child in self._replicas:
-            if not child.running and child.name not in lost:
-                lost.add(child.name)
-                self._progress.say(
-                    f"Replica {child.name} ended ({_exit(child)}); the gateway goes on with the others. "
-                    f"To have it back: end all with Ctrl-C, then start again.{_log(child)}"
-                )
-        if self._replicas and len(lost) == len(self._replicas):
+            lost.add(child.name)
+            self._progress.say(
+                f"Replica {child.name} ended ({_exit(child)}); the gateway goes on with the others. "
+                f"To have it back: end all with Ctrl-C, then start again.{_log(child)}"
+            )
+        if ended and len(lost) == len(self._crew.children) - 1:
             raise ChildFailed("no replica is left; see above why")
 
     def end(self) -> None:
         """End all that was started, heedless of further signals."""
         with self._interrupts.held():
-            processes.end(self._state.children, GRACE)
-            self._folder.clear(self._state)
+            self._crew.end()
 
 
 def _name(i: int) -> str:

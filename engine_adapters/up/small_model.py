@@ -29,7 +29,7 @@ def ensure(home: Path, environment: Environment, detail: Callable[[str], None]) 
         gguf = _fetch(environment, Path(scratch))
         detail("converting its weights")
         made = Path(scratch) / NAME
-        _run([str(environment.python), str(CONVERTER), str(gguf), str(made)])
+        _run([str(environment.python), "-P", str(CONVERTER), str(gguf), str(made)])
         _publish(made, folder)
     return folder
 

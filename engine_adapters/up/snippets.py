@@ -1,6 +1,7 @@
 """What to paste once the gateway is up."""
 
 import json
+import shlex
 
 QUESTION = "What is gravity?"
 MAX_TOKENS = 64
@@ -13,7 +14,8 @@ def curl(url: str, model: str) -> str:
         "max_tokens": MAX_TOKENS,
         "messages": [{"role": "user", "content": QUESTION}],
     }
-    return f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n  -d '{json.dumps(body)}'"
+    data = shlex.quote(json.dumps(body))
+    return f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n  -d {data}"
 
 
 def sdk(url: str, model: str) -> str:

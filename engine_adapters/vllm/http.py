@@ -1,12 +1,17 @@
-"""vLLM's HTTP side."""
+"""vLLM seen from outside: its HTTP side, and where its KV events are."""
 
 import re
 from typing import Any
 
 import orjson
+import zmq.asyncio
 
 from engine_adapters.base import Engine, Load, Metrics, Refusal
 from engine_adapters.errors import EngineAnswerInvalid
+from engine_adapters.events import Origin, Sink
+from engine_adapters.http import Headers
+from engine_adapters.subscriber import Endpoints, Subscriber
+from engine_adapters.vllm.events import VllmEvents
 
 _FIELD = re.compile(r"'loc': \('body', '([^']+)'")
 
@@ -16,6 +21,19 @@ class VllmEngine(Engine):
 
     kind = "vllm"
 
+    @property
+    def headers(self) -> Headers:
+        """The rank, where the server has several; without it, the server would choose one itself."""
+        address = self.address
+        return [(b"x-data-parallel-rank", b"%d" % address.rank)] if address.ranks > 1 else []
+
+    def events(self, origin: Origin, sink: Sink, context: zmq.asyncio.Context) -> Subscriber | None:
+        """What follows this rank's KV events; rank r publishes at rank 0's port + r."""
+        endpoints = self.address.events
+        if endpoints is None:
+            return None
+        return Subscriber(origin, _of_rank(endpoints, self.address.rank), VllmEvents(), sink, context)
+
     async def check_health(self, *, timeout_s: float) -> None:
         """Ask `/health`, which fails also when the engine core behind a living API server is dead."""
         status, _ = await self.connection.fetch("/health", timeout_s=timeout_s)
@@ -23,15 +41,16 @@ class VllmEngine(Engine):
             raise EngineAnswerInvalid(f"{self.connection.url}/health answered {status}")
 
     async def load(self, *, timeout_s: float) -> Load:
-        """Running, waiting and KV use, summed (use: the mean) over data-parallel ranks."""
+        """Running, waiting and KV use of this rank, which vLLM calls an engine on its metrics page."""
         status, page = await self.connection.fetch("/metrics", timeout_s=timeout_s)
         if status != 200:
             raise EngineAnswerInvalid(f"{self.connection.url}/metrics answered {status}")
         metrics = Metrics(page)
-        usage = metrics.values("vllm:kv_cache_usage_perc")
+        rank = b'engine="%d"' % self.address.rank
+        usage = metrics.values("vllm:kv_cache_usage_perc", rank)
         return Load(
-            running=int(sum(metrics.values("vllm:num_requests_running"))),
-            waiting=int(sum(metrics.values("vllm:num_requests_waiting"))),
+            running=int(sum(metrics.values("vllm:num_requests_running", rank))),
+            waiting=int(sum(metrics.values("vllm:num_requests_waiting", rank))),
             kv_usage=sum(usage) / max(len(usage), 1),
         )
 
@@ -52,6 +71,20 @@ class VllmEngine(Engine):
             named = _FIELD.search(message)
             param = named[1] if named else None
         return Refusal(message, _type(status), param, _code(status, message))
+
+
+def _of_rank(endpoints: Endpoints, rank: int) -> Endpoints:
+    return endpoints._replace(
+        events=_offset(endpoints.events, rank),
+        replay=_offset(endpoints.replay, rank) if endpoints.replay else None,
+    )
+
+
+def _offset(endpoint: str, rank: int) -> str:
+    if not rank:
+        return endpoint
+    address, _, port = endpoint.rpartition(":")
+    return f"{address}:{int(port) + rank}"
 
 
 def _type(status: int) -> str:

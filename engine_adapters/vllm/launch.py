@@ -10,16 +10,16 @@ from pathlib import Path
 class Launch:
     """One replica to be.
 
-    `cores` are the CPU cores it computes on; empty leaves the choice to vLLM. `events` and `replay` are
-    ZeroMQ endpoints that vLLM binds, which it does only for `ipc://` and for addresses with a `*`.
-    `kv_space_gib` is the memory for KV blocks. `extra` ends the command line, so that it wins.
+    `sockets` is a folder of this fleet's own for vLLM's unix sockets; its path must be short, for theirs end
+    at 107 bytes. `cores` are the CPU cores it computes on; empty leaves the choice to vLLM. `kv_space_gib` is
+    the memory for KV blocks. `extra` ends the command line, so that it wins.
     """
 
+    name: str
     model: str
     served_name: str
     port: int
-    events: str
-    replay: str
+    sockets: Path
     cores: tuple[int, ...] = ()
     block_tokens: int = 32
     kv_space_gib: int = 1
@@ -29,6 +29,16 @@ class Launch:
     def url(self) -> str:
         """Where it answers HTTP."""
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def events(self) -> str:
+        """Endpoint of its KV events. vLLM binds `ipc://` and addresses with a `*`, and connects to others."""
+        return f"ipc://{self.sockets}/{self.name}.events"
+
+    @property
+    def replay(self) -> str:
+        """Endpoint that sends missed KV events again."""
+        return f"ipc://{self.sockets}/{self.name}.replay"
 
     @property
     def local(self) -> bool:
@@ -67,7 +77,11 @@ def command(launch: Launch, executable: Path) -> list[str]:
 
 def environment(launch: Launch, base: Mapping[str, str]) -> dict[str, str]:
     """Return the process environment, on top of `base`."""
-    ours = {"VLLM_CPU_KVCACHE_SPACE": str(launch.kv_space_gib), "VLLM_NO_USAGE_STATS": "1"}
+    ours = {
+        "VLLM_CPU_KVCACHE_SPACE": str(launch.kv_space_gib),
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_RPC_BASE_PATH": str(launch.sockets),  # vLLM leaves its own sockets behind
+    }
     if launch.cores:
         ours["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, launch.cores))
     if launch.local:

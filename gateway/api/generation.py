@@ -9,14 +9,11 @@ from collections.abc import Coroutine
 from gateway.access import Access
 from gateway.api.body import Body, ClientLeft, ask_for_usage, parse, read_body
 from gateway.api.endpoints import Endpoint
+from gateway.dispatch import Request
 from gateway.drain import Drain
 from gateway.exchange import Exchange, Message, Receive, Scope, Send
 from gateway.forwarding import Forwarder, Upstream
 from gateway.headers import Headers, Incoming, sort_request
-from gateway.routing import Prompt, RequestContext
-
-_BYTES_A_TOKEN = 4
-"""Rough length of a prompt whose tokens aren't known, for the work that it is charged as."""
 
 CLIENT_LEFT = 499
 """Logged and counted as the status where the client left before an answer (nginx's number for it)."""
@@ -51,15 +48,11 @@ class Generation:
     async def _answer(self, incoming: Incoming, scope: Scope, receive: Receive, exchange: Exchange) -> None:
         raw = await read_body(receive, incoming.content_length, self._limit)
         body = parse(raw, self._endpoint)
-        context = RequestContext(
-            exchange.request_id.decode(),
-            self._endpoint.path,
-            body.fields["model"],
-            body.fields,
-            Prompt(len(raw) // _BYTES_A_TOKEN),
+        request = Request(
+            exchange.request_id.decode(), self._endpoint.path, body.fields["model"], body.fields, len(raw)
         )
         upstream = self._upstream(body, incoming.upstream, scope["query_string"], exchange)
-        await _while_connected(self._forwarder.forward(context, upstream, exchange), receive)
+        await _while_connected(self._forwarder.forward(request, upstream, exchange), receive)
 
     def _upstream(self, body: Body, headers: Headers, query: bytes, exchange: Exchange) -> Upstream:
         raw, drop_usage = body.raw, False

@@ -9,10 +9,11 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from gateway.drain import Drain
 from gateway.fleet import Fleet
+from gateway.knowledge import Knowledge
 from gateway.telemetry.metrics import GatewayMetrics
 
 
-def health_router(fleet: Fleet, drain: Drain, metrics: GatewayMetrics) -> APIRouter:
+def health_router(fleet: Fleet, knowledge: Knowledge, drain: Drain, metrics: GatewayMetrics) -> APIRouter:
     """Routes that tell how the gateway is."""
     router = APIRouter()
 
@@ -28,13 +29,26 @@ def health_router(fleet: Fleet, drain: Drain, metrics: GatewayMetrics) -> APIRou
     )
     async def ready() -> JSONResponse:
         status = "draining" if drain.draining else "ok" if fleet.ready else "no replica is up"
-        return JSONResponse({"status": status, "replicas": _replicas(fleet)}, 200 if status == "ok" else 503)
+        body = {"status": status, "replicas": _replicas(fleet), "models": _models(knowledge)}
+        return JSONResponse(body, 200 if status == "ok" else 503)
 
     @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
     async def metrics_page() -> Response:
         return Response(await asyncio.to_thread(metrics.page), media_type=CONTENT_TYPE_LATEST)
 
     return router
+
+
+def _models(knowledge: Knowledge) -> list[dict[str, Any]]:
+    """What is known of each model's prompts. A model that isn't well known is served all the same."""
+    models = []
+    for model in knowledge:
+        state = model.index.state()
+        warnings = [
+            f"{origin.replica}: no KV events after traffic that must cause some" for origin in state.silent
+        ]
+        models.append({"name": model.name, "prefixes": model.verdict(), "warnings": warnings})
+    return models
 
 
 def _replicas(fleet: Fleet) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.api.endpoints import ENDPOINTS, Endpoint
+from gateway.api.endpoints import CHAT, COMPLETIONS, ENDPOINTS, RESPONSES, Endpoint
 
 _ERROR = {
     "type": "object",
@@ -47,6 +47,9 @@ def add_endpoints(document: dict[str, Any]) -> dict[str, Any]:
             # The framework documents a 422 of its own; ours is a 400.
             operation["responses"].pop("422", None)
             operation["responses"]["default"] = REFUSALS["default"]
+    document["paths"]["/v1/route"]["post"]["requestBody"] = _body(
+        {"anyOf": [_schema(endpoint) for endpoint in (CHAT, COMPLETIONS, RESPONSES)]}
+    )
     for endpoint in ENDPOINTS:
         document["paths"][endpoint.path] = {"post": _operation(endpoint)}
     return document
@@ -59,9 +62,13 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     return {
         "summary": endpoint.summary,
         "operationId": endpoint.path.strip("/").replace("/", "_"),
-        "requestBody": {"required": True, "content": {"application/json": {"schema": _schema(endpoint)}}},
+        "requestBody": _body(_schema(endpoint)),
         "responses": {"200": {"description": "The replica's answer", "content": content}, **REFUSALS},
     }
+
+
+def _body(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
 def _schema(endpoint: Endpoint) -> dict[str, Any]:

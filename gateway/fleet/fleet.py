@@ -1,7 +1,7 @@
 """All replicas, and which of them serve a model."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 from engine_adapters.base import ModelCard
@@ -27,6 +27,11 @@ class Fleet:
 
     def __getitem__(self, name: str) -> Replica:
         return self._replicas[name]
+
+    def watch(self, changed: Callable[[Replica], None]) -> None:
+        """Call this whenever a replica rises or falls."""
+        for replica in self:
+            replica.changed = changed
 
     @property
     def ready(self) -> bool:

@@ -13,6 +13,10 @@ from gateway.settings import ProbeSettings
 MODELS_EVERY = 10
 """Probes between two looks at a healthy replica's list of models: LoRA adapters come and go."""
 
+LOAD_EVERY = 5
+"""Probes between two looks at its load. Our own share is known without looking, and an engine's metrics page
+is long: at each probe, it was most of what an idle gateway did."""
+
 
 class Prober:
     """Keeps one replica's state true until cancelled."""
@@ -54,4 +58,5 @@ class Prober:
         self._count += 1
         if not replica.up or self._count % MODELS_EVERY == 0:
             replica.rise(await engine.models(timeout_s=timeout_s))
-        replica.sample(await engine.load(timeout_s=timeout_s))
+        if self._count % LOAD_EVERY == 1:
+            replica.sample(await engine.load(timeout_s=timeout_s))

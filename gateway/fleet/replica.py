@@ -3,6 +3,7 @@
 import asyncio
 import enum
 import logging
+from collections.abc import Callable
 from types import TracebackType
 
 from engine_adapters.base import Engine, Load, ModelCard
@@ -50,11 +51,17 @@ class Replica:
 
     Args:
         name: unique in the fleet; shown to clients in `x-hpkv-replica`.
+        rank: of data parallelism, where the server has several; each is a replica of its own.
+
+    Attributes:
+        changed: called when it rises or falls.
     """
 
-    def __init__(self, name: str, engine: Engine) -> None:
+    def __init__(self, name: str, engine: Engine, rank: int = 0) -> None:
         self.name = name
         self.engine = engine
+        self.rank = rank
+        self.changed: Callable[[Replica], None] = _ignore
         self.state = State.JOINING
         self.models: dict[str, ModelCard] = {}
         self.requests = 0
@@ -77,6 +84,11 @@ class Replica:
         """Requests running or waiting there: ours as of now, other clients' as of the last sample."""
         return self.requests + self._others
 
+    def base(self, model: str) -> str:
+        """The base model's name, of a LoRA adapter or of the model itself."""
+        card = self.models.get(model)
+        return card.parent if card is not None and card.parent in self.models else model
+
     def sample(self, load: Load) -> None:
         """Take the engine's own account of its load."""
         self._others = max(0, load.running + load.waiting - self.requests)
@@ -93,13 +105,16 @@ class Replica:
         self.models = {card.id: card for card in models}
         if rose:
             log.info("replica is up", extra={"replica": self.name, "models": sorted(self.models)})
+            self.changed(self)
 
     def fall(self, reason: str) -> None:
         """It doesn't serve: no new requests, and those without a first chunk move elsewhere now."""
-        if self.state is not State.DOWN:
-            log.warning("replica is down", extra={"replica": self.name, "reason": reason})
+        fell = self.state is not State.DOWN
         self.state = State.DOWN
         self.reason = reason
+        if fell:
+            log.warning("replica is down", extra={"replica": self.name, "reason": reason})
+            self.changed(self)
         self._others = 0
         now = asyncio.get_running_loop().time()
         for waiting in self._waiting:
@@ -110,6 +125,10 @@ class Replica:
     def patience(self, seconds: float) -> "Patience":
         """A time limit for the wait for a first chunk, cut short when the replica falls."""
         return Patience(self._waiting, seconds)
+
+
+def _ignore(replica: Replica) -> None:
+    pass
 
 
 class Patience:

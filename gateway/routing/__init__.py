@@ -1,8 +1,8 @@
 """Which replica gets a request."""
 
 from gateway.routing.base import Candidate, Policy, Prompt, RequestContext
+from gateway.routing.decision import Decision, Matches, Passage, decide
 from gateway.routing.policies import create_policy
-from gateway.routing.router import Decision, Matches, Passage, Router
 
 __all__ = [
     "Candidate",
@@ -12,6 +12,6 @@ __all__ = [
     "Policy",
     "Prompt",
     "RequestContext",
-    "Router",
     "create_policy",
+    "decide",
 ]

@@ -12,12 +12,14 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from gateway.exchange import Exchange
     from gateway.fleet import Replica
+    from gateway.knowledge.model import ModelKnowledge
+    from gateway.routing import Candidate
 
 # A creation time beside each counter doubles the page and says nothing to an operator.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -56,6 +58,24 @@ class GatewayMetrics:
             ["model", "replica", "kind"],
             registry=self.registry,
         )
+        self._unknown = Counter(
+            "hpkv_tokenization_unknown_prompts_total",
+            "Requests routed without prefix knowledge, by why",
+            ["model", "reason"],
+            registry=self.registry,
+        )
+        self._predicted = Counter(
+            "hpkv_gateway_predicted_cached_tokens_total",
+            "Cached tokens that were predicted for requests whose replica reported how many there were",
+            ["model"],
+            registry=self.registry,
+        )
+        self._mispredicted = Counter(
+            "hpkv_gateway_mispredicted_cached_tokens_total",
+            "Sum of |predicted - reported| over the same requests",
+            ["model"],
+            registry=self.registry,
+        )
         self._moved = Counter(
             "hpkv_gateway_moved_requests_total",
             "Requests which a replica failed before its first chunk and another took over",
@@ -69,15 +89,20 @@ class GatewayMetrics:
             registry=self.registry,
         )
 
-    def watch(self, fleet: Iterable[Replica]) -> None:
-        """Show the replicas' state too."""
-        self.registry.register(_FleetCollector(fleet))
+    def watch(self, fleet: Iterable[Replica], knowledge: Iterable[ModelKnowledge]) -> None:
+        """Show the state of replicas and of prefix knowledge too."""
+        self.registry.register(_StateCollector(fleet, knowledge))
 
     def observe(self, exchange: Exchange, seconds: float) -> None:
         """Count a finished request."""
-        endpoint, model, replica = exchange.endpoint, exchange.model, exchange.replica
+        endpoint, model = exchange.endpoint, exchange.model
         self._requests.labels(endpoint, model, exchange.status).inc()
         self._duration.labels(endpoint, model).observe(seconds)
+        if exchange.chosen is not None:
+            self._observe_answer(exchange, exchange.chosen)
+
+    def _observe_answer(self, exchange: Exchange, chosen: Candidate) -> None:
+        endpoint, model, replica = exchange.endpoint, exchange.model, chosen.replica.name
         if exchange.first_chunk_at:
             self._first_chunk.labels(endpoint, model, replica).observe(
                 exchange.first_chunk_at - exchange.started
@@ -87,6 +112,14 @@ class GatewayMetrics:
             self._tokens.labels(model, replica, "prompt").inc(usage.prompt_tokens)
             self._tokens.labels(model, replica, "cached").inc(usage.cached_tokens or 0)
             self._tokens.labels(model, replica, "completion").inc(usage.completion_tokens)
+        if usage is not None and usage.cached_tokens is not None:
+            predicted = sum(chosen.cached)
+            self._predicted.labels(model).inc(predicted)
+            self._mispredicted.labels(model).inc(abs(predicted - usage.cached_tokens))
+
+    def unknown(self, model: str, reason: str) -> None:
+        """A request's prompt isn't known."""
+        self._unknown.labels(model, reason).inc()
 
     def moved(self, replica: str) -> None:
         """A request left this replica for another."""
@@ -101,21 +134,76 @@ class GatewayMetrics:
         return generate_latest(self.registry)
 
 
-class _FleetCollector(Collector):
-    """Reads the replicas' state when asked, so that nothing has to be kept in step."""
+class _StateCollector(Collector):
+    """Reads the parts' state when asked, so that nothing has to be kept in step."""
 
-    def __init__(self, fleet: Iterable[Replica]) -> None:
+    def __init__(self, fleet: Iterable[Replica], knowledge: Iterable[ModelKnowledge]) -> None:
         self._fleet = fleet
+        self._knowledge = knowledge
 
     def collect(self) -> Iterator[Metric]:
+        yield from self._replicas()
+        yield from self._models()
+
+    def _replicas(self) -> Iterator[Metric]:
         up = GaugeMetricFamily(
             "hpkv_gateway_replica_up", "1 if the replica gets requests", labels=["replica"]
         )
         requests = GaugeMetricFamily(
             "hpkv_gateway_replica_requests", "Requests of this gateway at the replica", labels=["replica"]
         )
+        rate = GaugeMetricFamily(
+            "hpkv_gateway_replica_prefill_tokens_per_second",
+            "As learned from its answers",
+            labels=["replica"],
+        )
         for replica in self._fleet:
             up.add_metric([replica.name], float(replica.up))
             requests.add_metric([replica.name], replica.requests)
-        yield up
-        yield requests
+            if replica.speed.measured:
+                rate.add_metric([replica.name], replica.speed.rate)
+        yield from (up, requests, rate)
+
+    def _models(self) -> Iterator[Metric]:
+        gauges = {
+            name: GaugeMetricFamily(f"hpkv_index_{name}", text, labels=["model"])
+            for name, text in (
+                ("blocks", "Distinct prefixes in the index"),
+                ("bytes", "Memory that the index takes"),
+                ("backlog_blocks", "Blocks told by events and not applied yet"),
+            )
+        }
+        evicted = CounterMetricFamily(
+            "hpkv_index_evicted_blocks", "Blocks that fell to the bound", labels=["model"]
+        )
+        orphans = CounterMetricFamily(
+            "hpkv_index_orphan_blocks", "Blocks stored with an unknown parent", labels=["model"]
+        )
+        silent = GaugeMetricFamily(
+            "hpkv_index_silent_replica",
+            "1 for a replica without KV events after traffic that must cause some",
+            labels=["model", "replica"],
+        )
+        parity = GaugeMetricFamily(
+            "hpkv_tokenization_parity",
+            "1 for what comparing with the engine showed",
+            labels=["model", "verdict"],
+        )
+        differed = CounterMetricFamily(
+            "hpkv_tokenization_differed",
+            "Prompts whose ids were found to differ from the engine's",
+            labels=["model"],
+        )
+        for model in self._knowledge:
+            state = model.index.state()
+            gauges["blocks"].add_metric([model.name], state.blocks)
+            gauges["bytes"].add_metric([model.name], state.bytes)
+            gauges["backlog_blocks"].add_metric([model.name], state.backlog)
+            evicted.add_metric([model.name], state.evicted)
+            orphans.add_metric([model.name], state.orphans)
+            for origin in state.silent:
+                silent.add_metric([model.name, origin.replica], 1)
+            if model.tokenizer is not None:
+                parity.add_metric([model.name, str(model.tokenizer.parity.verdict)], 1)
+                differed.add_metric([model.name], model.tokenizer.parity.differed)
+        yield from (*gauges.values(), evicted, orphans, silent, parity, differed)

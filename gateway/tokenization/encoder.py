@@ -128,8 +128,6 @@ class Encoder:
 
     def _tested_splitter(self) -> Splitter | None:
         """A splitter, if joined segments are the full encode of every awkward text."""
-        if self._backend.encode_special_tokens:  # then special tokens' spelling in a text is text
-            return None
         splitter = Splitter.of(self._backend.get_added_tokens_decoder().values())
         if splitter is None or not all(
             self._agrees(splitter, text) for text in self_test(splitter.boundaries)

@@ -56,8 +56,8 @@ def load(source: str, options: TemplateOptions) -> LoadedTokenizer:
 
 
 def _tokenizer(source: str) -> "PreTrainedTokenizerFast":
-    # Both are read by libraries at import or first use, process-wide. One text is encoded at a time, on our
-    # own threads, so their thread pool would only make every later fork print a warning.
+    # Both are read by libraries at import or first use, process-wide. We encode on threads of our own; the
+    # library's would be more than the machine has cores for, and don't survive a fork.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from transformers import AutoTokenizer, PreTrainedTokenizerFast

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cache.prefix import (
     MASK,
+    STEP,
     Extra,
     PrefixKeys,
     block_sums,
@@ -32,7 +33,7 @@ def splitmix(index: int) -> int:
 
 
 def key(tokens: list[int], end: int, base: int, extras: list[Extra]) -> int:
-    total = base + sum((token + 1) * (splitmix(i) | 1) for i, token in enumerate(tokens[:end]))
+    total = base + sum(token * (splitmix(i) | 1) + STEP for i, token in enumerate(tokens[:end]))
     return (total + sum(extra_mix(extra) for extra in extras if extra.position < end)) & MASK
 
 
@@ -104,7 +105,10 @@ def test_an_image_counts_from_its_place_on_and_by_its_place():
 
 def test_hashes_depend_on_the_process_no_more():
     """A gateway and an engine with other hash seeds must name a prefix alike."""
-    code = "from cache.prefix import prefix_keys, seed; print(int(prefix_keys(range(32), 16, seed('a', 'b'))[-1]))"
+    code = (
+        "from cache.prefix import prefix_keys, seed; "
+        "print(int(prefix_keys(range(32), 16, seed('a', 'b'))[-1]))"
+    )
     printed = {
         subprocess.run(
             [sys.executable, "-c", code],

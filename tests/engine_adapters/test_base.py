@@ -19,6 +19,7 @@ def test_values_are_found_by_their_whole_name() -> None:
     assert metrics.values("plain") == [1000.0]
     assert metrics.values("vllm:num_requests") == []
     assert metrics.values("absent") == []
+    assert metrics.values("vllm:num_requests_waiting", b'engine="1"') == [3.0]
 
 
 def test_a_line_without_a_number_is_an_error() -> None:

@@ -14,8 +14,11 @@ from gateway.app import Gateway
 from gateway.settings import load_settings
 from tests.fakes.engine import FakeEngine
 
-FAST = {"probes": {"interval_s": 0.05, "timeout_s": 1.0, "failures": 3}}
-"""Probes fast enough for tests that wait for them."""
+FAST = {
+    "probes": {"interval_s": 0.05, "timeout_s": 1.0, "failures": 3},
+    "prefix": {"index_blocks": 1 << 14},
+}
+"""Probes fast enough for tests that wait for them, and a small index."""
 
 
 class Listener(uvicorn.Server):

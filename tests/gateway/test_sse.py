@@ -47,6 +47,14 @@ def test_however_it_is_cut_the_bytes_are_the_same(cuts: list[int]) -> None:
     assert all(part.endswith(b"\n\n") for part in passed if part)
 
 
+def test_other_line_ends_pass_too() -> None:
+    event = TOKEN.replace(b"\n", b"\r\n")
+    events = EventStream(drop_usage=True)
+    assert events.feed(event) is event
+    assert events.feed(event + event[:9]) == event
+    assert events.feed(event[9:] + USAGE.replace(b"\n", b"\r\n")) == event
+
+
 def test_an_unfinished_end_is_kept_for_a_stream_that_ends_well() -> None:
     events = EventStream(drop_usage=False)
     assert events.feed(TOKEN + b"data: [DONE]") == TOKEN

@@ -3,11 +3,11 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from engine_adapters.base import Refusal
+from engine_adapters.base import Address, Refusal
 from engine_adapters.http import Connection
 from engine_adapters.vllm.http import VllmEngine
 
-ENGINE = VllmEngine(cast(Connection, None))
+ENGINE = VllmEngine(Address(cast(Connection, None)))
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,10 @@ def test_every_shape_of_error_is_read(status: int, body: Any, refusal: Refusal) 
 
 def test_what_is_not_json_is_an_error_too() -> None:
     assert ENGINE.refusal(502, b"<html>").message == "the engine answered 502"
+
+
+def test_a_rank_is_named_only_where_there_are_several() -> None:
+    connection = cast(Connection, None)
+    assert VllmEngine(Address(connection)).headers == []
+    assert VllmEngine(Address(connection, rank=1, ranks=2)).headers == [(b"x-data-parallel-rank", b"1")]
+    assert VllmEngine(Address(connection, rank=0, ranks=2)).headers == [(b"x-data-parallel-rank", b"0")]

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from engine_adapters.base import Address
 from engine_adapters.engines import create_engine
 from engine_adapters.http import Connection, Timeouts, create_transport
 from gateway.fleet import Replica, State
@@ -18,7 +19,7 @@ from tests.gateway.conftest import until
 async def replica(engine: FakeEngine) -> AsyncIterator[Replica]:
     transport = create_transport()
     connection = Connection(engine.url, transport, Timeouts(1, 1))
-    yield Replica("r", create_engine("vllm", connection))
+    yield Replica("r", create_engine("vllm", Address(connection)))
     await transport.aclose()
 
 

@@ -27,7 +27,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         name: families.save(root / name, make())
         for name, make in {**families.SEGMENTED, **families.WHOLE}.items()
     }
-    made["rich"] = families.save(root / "rich", families.prefix_space(), families.RICH)
+    made["rich"] = families.save(root / "rich", families.SEGMENTED["prefix_space"](), families.RICH)
     return made
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 from tokenizers import (
@@ -146,11 +147,16 @@ def unigram() -> Tokenizer:
     return tokenizer
 
 
+def _trained_once(make: Callable[[], Tokenizer]) -> Callable[[], Tokenizer]:
+    trained = cache(lambda: make().to_str())
+    return lambda: Tokenizer.from_str(trained())
+
+
 SEGMENTED: dict[str, Callable[[], Tokenizer]] = {
-    make.__name__: make for make in (byte_level, prefix_space, metaspace_first, unigram)
+    make.__name__: _trained_once(make) for make in (byte_level, prefix_space, metaspace_first, unigram)
 }
 WHOLE: dict[str, Callable[[], Tokenizer]] = {
-    make.__name__: make for make in (stripping, whole_words, normalized)
+    make.__name__: _trained_once(make) for make in (stripping, whole_words, normalized)
 }
 
 

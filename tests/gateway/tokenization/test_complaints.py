@@ -107,7 +107,7 @@ class TestTokenizingBecomesTheBottleneck:
     async def test_saturation_adds_no_seconds(self, open_model: OpenModel, pool: EncodePool):
         model = await open_model("byte_level")
         pool.max_wait_s = 0.05
-        bodies = [{"prompt": f"{number} " + prose(60_000)} for number in range(20)]
+        bodies = [{"prompt": f"{number} " + prose(20_000)} for number in range(30)]
         started = time.perf_counter()
         asked = [asyncio.create_task(model.tokens(Endpoint.COMPLETIONS, body)) for body in bodies]
         done, _ = await asyncio.wait(asked)
@@ -133,7 +133,7 @@ class TestTokenizingBecomesTheBottleneck:
 
     async def test_the_event_loop_stalls(self, open_model: OpenModel):
         model = await open_model("byte_level")
-        body = {"prompt": prose(400_000)}
+        body = {"prompt": prose(150_000)}
         encoding = asyncio.create_task(model.tokens(Endpoint.COMPLETIONS, body))
         turns = 0
         while not encoding.done():

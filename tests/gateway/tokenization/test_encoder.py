@@ -46,7 +46,7 @@ class Slow:
 
 @pytest.fixture
 def slow() -> Slow:
-    return Slow(families.byte_level())
+    return Slow(families.SEGMENTED["byte_level"]())
 
 
 @pytest.mark.parametrize("name", families.SEGMENTED)
@@ -66,12 +66,12 @@ def test_the_self_test_refuses_a_tokenizer_that_cuts_elsewhere():
             next(iter(added.values())).content = "lazy"  # in truth an ordinary piece of a word
             return added
 
-    assert Encoder(families.byte_level(), POOL, CAPACITY).segmented
-    assert not Encoder(Liar(families.byte_level()), POOL, CAPACITY).segmented  # type: ignore[arg-type]
+    assert Encoder(families.SEGMENTED["byte_level"](), POOL, CAPACITY).segmented
+    assert not Encoder(Liar(families.SEGMENTED["byte_level"]()), POOL, CAPACITY).segmented  # type: ignore[arg-type]
 
 
 def test_special_tokens_that_are_taken_as_text_are_no_boundaries():
-    tokenizer = families.byte_level()
+    tokenizer = families.SEGMENTED["byte_level"]()
     tokenizer.encode_special_tokens = True
     assert not Encoder(tokenizer, POOL, CAPACITY).segmented
 
@@ -85,7 +85,7 @@ pieces = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(pieces, max_size=14).map("".join), st.booleans())
 def test_equal_to_the_full_encode(family: tuple[Tokenizer, Encoder], text: str, add_special_tokens: bool):
     tokenizer, encoder = family
@@ -112,14 +112,14 @@ def test_only_new_text_is_encoded(slow: Slow):
 
 
 def test_a_whole_encode_remembers_nothing():
-    encoder = Encoder(families.stripping(), POOL, CAPACITY)
+    encoder = Encoder(families.WHOLE["stripping"](), POOL, CAPACITY)
     now(encoder.encode("<|role|>user\nquestion", False))
     assert encoder.memory.used == 0
 
 
 async def test_long_texts_leave_the_event_loop(slow: Slow, pool: EncodePool):
     encoder = Encoder(slow, pool, CAPACITY)  # type: ignore[arg-type]
-    text = prose(30_000)
+    text = prose(10_000)
     slow.go.clear()
     encoding = asyncio.create_task(encoder.encode(text, False))
     await asyncio.sleep(0.01)  # the loop runs while the encoder can't
@@ -128,9 +128,18 @@ async def test_long_texts_leave_the_event_loop(slow: Slow, pool: EncodePool):
     assert (await encoding).tolist() == slow.encode(text, add_special_tokens=False).ids
 
 
+async def test_long_texts_are_remembered_too(slow: Slow, pool: EncodePool):
+    encoder = Encoder(slow, pool, CAPACITY)  # type: ignore[arg-type]
+    text = prose(10_000)
+    await encoder.encode(text, False)
+    slow.encoded.clear()
+    assert now(encoder.encode(text, False)).size > 1000
+    assert slow.encoded == []
+
+
 async def test_a_burst_of_siblings_encodes_its_common_prefix_once(slow: Slow, pool: EncodePool):
     encoder = Encoder(slow, pool, CAPACITY)  # type: ignore[arg-type]
-    system = "<|role|>system\n" + prose(30_000)
+    system = "<|role|>system\n" + prose(10_000)
     texts = [f"{system}<|eot|><|role|>user\n{number}" for number in range(6)]
     slow.encoded.clear()
     found = await asyncio.gather(*(encoder.encode(text, False) for text in texts))
@@ -143,7 +152,7 @@ async def test_short_segments_dont_wait_for_long_ones(slow: Slow, pool: EncodePo
     encoder = Encoder(slow, pool, CAPACITY)  # type: ignore[arg-type]
     slow.go.clear()
     first = asyncio.create_task(
-        encoder.encode(f"<|role|>system\n{prose(30_000)}<|eot|>\n<|role|>user", False)
+        encoder.encode(f"<|role|>system\n{prose(10_000)}<|eot|>\n<|role|>user", False)
     )
     await asyncio.sleep(0.01)
     assert now(encoder.encode("<|eot|>\n<|role|>user", False)).size > 0
@@ -153,7 +162,7 @@ async def test_short_segments_dont_wait_for_long_ones(slow: Slow, pool: EncodePo
 
 async def test_a_cancelled_request_doesnt_cancel_its_siblings(slow: Slow, pool: EncodePool):
     encoder = Encoder(slow, pool, CAPACITY)  # type: ignore[arg-type]
-    text = prose(30_000)
+    text = prose(10_000)
     slow.go.clear()
     first, second = (asyncio.create_task(encoder.encode(text, False)) for _ in range(2))
     await asyncio.sleep(0.01)
@@ -168,22 +177,22 @@ async def test_work_beyond_what_waits_is_refused(slow: Slow):
     pool = EncodePool(workers=1, max_wait_s=0.0)
     encoder = Encoder(slow, pool, CAPACITY)  # type: ignore[arg-type]
     slow.go.clear()
-    first = asyncio.create_task(encoder.encode(prose(20_000), False))
+    first = asyncio.create_task(encoder.encode(prose(10_000), False))
     await asyncio.sleep(0.01)
     with pytest.raises(Overloaded, match="send the request again later") as refused:
-        await encoder.encode(prose(30_000), False)
+        await encoder.encode("other " + prose(10_000), False)
     assert refused.value.retry_after_s > 0
     assert pool.refused == 1
     assert now(encoder.encode("short", False)).size > 0
     slow.go.set()
     await first
-    await encoder.encode(prose(30_000), False)
+    await encoder.encode("other " + prose(10_000), False)
     pool.close()
 
 
 async def test_a_failed_job_is_forgotten(pool: EncodePool):
-    encoder = Encoder(families.byte_level(), pool, CAPACITY)
-    broken = prose(30_000) + "\ud800"
+    encoder = Encoder(families.SEGMENTED["byte_level"](), pool, CAPACITY)
+    broken = prose(10_000) + "\ud800"
     for _ in range(2):
         with pytest.raises(UnicodeEncodeError):
             await encoder.encode(broken, False)
@@ -192,7 +201,7 @@ async def test_a_failed_job_is_forgotten(pool: EncodePool):
 
 
 def test_measures_its_speed():
-    encoder = Encoder(families.byte_level(), POOL, CAPACITY)
+    encoder = Encoder(families.SEGMENTED["byte_level"](), POOL, CAPACITY)
     text = prose(6000)
     encoder.encode_all([text])
     start = time.perf_counter()

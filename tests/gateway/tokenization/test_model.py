@@ -86,11 +86,14 @@ async def test_a_model_that_agrees_is_proved_at_start(
 async def test_a_model_that_disagrees_is_unknown_and_says_where(
     open_model: OpenModel, caplog: pytest.LogCaptureFixture, other: str
 ):
-    model = await open_model("rich", call=FrontEnd(await open_model(other)))
+    model = await open_model("rich", call=FrontEnd(await open_model(other)), limits=Limits(sampled=0.0))
     parity = await model.check_parity()
     assert parity.verdict is Verdict.DISAGREES
     assert parity.first is not None
-    assert await model.tokens(Endpoint.CHAT, CHAT) == Unknown(Reason.DISAGREES)
+    used = model.memory_used
+    unseen = {"messages": [{"role": "user", "content": "unseen"}]}
+    assert now(model.tokens(Endpoint.CHAT, unseen)) == Unknown(Reason.DISAGREES)
+    assert model.memory_used == used  # nothing is encoded for nothing
     assert "the prompts differ from token" in caplog.text
     assert "weather" not in caplog.text
 
@@ -134,7 +137,10 @@ async def test_only_a_fraction_of_live_traffic_is_compared_one_at_a_time(open_mo
 
 async def test_templates_that_only_the_engine_has_are_asked_for(open_model: OpenModel, tmp_path_factory):
     folder = families.save(
-        tmp_path_factory.mktemp("oss"), families.byte_level(), model_type="gpt_oss", architectures=["X"]
+        tmp_path_factory.mktemp("oss"),
+        families.SEGMENTED["byte_level"](),
+        model_type="gpt_oss",
+        architectures=["X"],
     )
     model = await open_model(folder, call=FrontEnd(await open_model("byte_level"), RENDER))
     assert await ids(model) == await ids(await open_model("byte_level"))

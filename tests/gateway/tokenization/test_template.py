@@ -16,7 +16,7 @@ STRIPPING = families.CHATML.replace("m.content", "m.content | trim")
 @pytest.fixture(scope="module")
 def reference() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
-        tokenizer_object=families.byte_level(), bos_token="<|bos|>", eos_token="<|eot|>"
+        tokenizer_object=families.SEGMENTED["byte_level"](), bos_token="<|bos|>", eos_token="<|eot|>"
     )
 
 

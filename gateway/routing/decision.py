@@ -1,14 +1,20 @@
 """From a request and the replicas that may serve it to one of them, and the reasons."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gateway.fleet import Charge, Replica
 from gateway.routing.base import Candidate, Policy, Prompt, RequestContext
 from gateway.usage import Usage
 
-NOTHING = (0, 0, 0, 0)
+Tiers = tuple[int, int, int, int]
+"""Leading tokens of a prompt by tier, in the order of `Tier`."""
+
+Matches = Mapping[str, Tiers]
+"""Replica → what it holds of a prompt."""
+
+NOTHING: Tiers = (0, 0, 0, 0)
 
 
 class Decision(NamedTuple):
@@ -54,29 +60,22 @@ class Passage:
         self.chosen.replica.speed.observe(self._ahead + computed, self._first_token_s)
 
 
-class Router:
-    """Applies a policy to what is known of the prompt and of the replicas."""
+def decide(
+    policy: Policy, request: RequestContext, replicas: Sequence[Replica], matches: Matches
+) -> Decision:
+    """Choose a replica; nothing is charged yet.
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-
-    def decide(self, request: RequestContext, replicas: Sequence[Replica], matches: "Matches") -> Decision:
-        """Choose a replica; nothing is charged yet.
-
-        Args:
-            replicas: at least one, all up, all serving the model.
-            matches: replica name → tokens by tier; a replica that isn't there has none.
-        """
-        candidates = [
-            _candidate(request.prompt, replica, matches.get(replica.name, NOTHING)) for replica in replicas
-        ]
-        return Decision(self.policy.choose(request, candidates), candidates)
+    Args:
+        replicas: at least one, all up, all serving the model.
+        matches: a replica that isn't there holds nothing.
+    """
+    candidates = [
+        _candidate(request.prompt, replica, matches.get(replica.name, NOTHING)) for replica in replicas
+    ]
+    return Decision(policy.choose(request, candidates), candidates)
 
 
-Matches = dict[str, tuple[int, int, int, int]]
-
-
-def _candidate(prompt: Prompt, replica: Replica, cached: tuple[int, int, int, int]) -> Candidate:
+def _candidate(prompt: Prompt, replica: Replica, cached: Tiers) -> Candidate:
     speed = replica.speed
     rest = max(prompt.tokens - cached[0], 1)
     return Candidate(

@@ -1,0 +1,300 @@
+"""Following an engine's event stream over ZeroMQ: live, replayed at the start, and whole again after every
+gap.
+
+vLLM and SGLang speak alike. Live: a PUB socket sends `topic, sequence (8 bytes, big-endian), payload`.
+Replay: a ROUTER answers `"", first sequence` with `"", topic, sequence, payload` for all it still has, then
+sequence -1. It may drop some on the way, and the end with them, when it is faster than the connection; what
+is missing is asked for again.
+
+A sequence number says little by itself: a restarted engine counts from 0 anew. A replay therefore starts with
+the last message that was applied: if it comes back with another time of publishing, or not at all, the engine
+is not the one that sent it.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, NamedTuple, Protocol
+
+import zmq
+import zmq.asyncio
+import zmq.utils.monitor
+
+from engine_adapters.errors import EventsInvalid
+from engine_adapters.events import Change, Cleared, Origin, Sink, Tier
+
+LOG = logging.getLogger(__name__)
+
+HIGH_WATER: Final = 100_000
+"""Messages that wait for us before the engine's socket drops more: as many as engines keep by default."""
+GATHER_S: Final = 0.005
+POLL_MS: Final = 500
+SETTLE_S: Final = 0.05
+REPLAY_SILENCE_S: Final = 3.0
+SLICE_MESSAGES: Final = 64
+MAX_BACKLOG: Final = 65_536
+
+
+class Decoder(Protocol):
+    """Payloads of one engine, decoded into changes."""
+
+    def published(self, payload: bytes) -> float:
+        """When the engine published this payload, by its clock. Raises EventsInvalid."""
+
+    def feed(self, payload: bytes) -> float:
+        """Decode one payload; returns when it was published. Raises EventsInvalid."""
+
+    def take(self) -> list[Change]:
+        """All changes decoded since the last call, in order."""
+
+
+class Endpoints(NamedTuple):
+    """Where the events are. With `bind` the engine connects to `events`, else we do.
+
+    vLLM binds only what contains `*` or `::` or starts with `ipc://`; to any other address it connects, and
+    of two that connect neither hears the other.
+    """
+
+    events: str
+    replay: str | None = None
+    bind: bool = False
+
+
+@dataclass(slots=True)
+class StreamState:
+    """What is known of a stream, for metrics and readiness.
+
+    `heard` is when the last message came, by the subscriber's clock; `published`, when the engine sent it, by
+    its own. `gaps` were found, `lost` of them could not be filled. `unanswered` replays got no end.
+    """
+
+    connected: bool = False
+    sequence: int = -1
+    heard: float | None = None
+    published: float = -math.inf
+    messages: int = 0
+    gaps: int = 0
+    lost: int = 0
+    replays: int = 0
+    unanswered: int = 0
+    restarts: int = 0
+    invalid: int = 0
+
+
+class _Replay(Enum):
+    """How a replay ended."""
+
+    WHOLE = auto()
+    HOLE = auto()
+    RESTARTED = auto()
+    UNANSWERED = auto()
+
+
+class Subscriber:
+    """Follows the stream of one origin into a sink. `run` until cancelled; `state` may be read at any time.
+
+    `tiers` are those that the stream speaks of: they are forgotten when a gap can't be filled.
+    """
+
+    def __init__(
+        self,
+        origin: Origin,
+        endpoints: Endpoints,
+        decoder: Decoder,
+        sink: Sink,
+        context: zmq.asyncio.Context,
+        *,
+        tiers: tuple[Tier, ...] = (Tier.GPU,),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.state = StreamState()
+        self._origin = origin
+        self._endpoints = endpoints
+        self._decoder = decoder
+        self._sink = sink
+        self._context = context
+        self._tiers = tiers
+        self._clock = clock
+        self._check = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow the stream, over disconnections and restarts, until cancelled."""
+        socket = self._context.socket(zmq.SUB)
+        socket.set_hwm(HIGH_WATER)
+        socket.subscribe(b"")
+        monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        try:
+            if self._endpoints.bind:
+                socket.bind(self._endpoints.events)
+            else:
+                socket.connect(self._endpoints.events)
+            await self._follow(socket, monitor)
+        finally:
+            socket.disable_monitor()
+            monitor.close(linger=0)
+            socket.close(linger=0)
+
+    def check(self) -> None:
+        """Make sure, soon, that the engine is still the one that was heard last."""
+        self._check.set()
+
+    async def _follow(self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket) -> None:
+        direct: zmq.Socket[bytes] = zmq.Socket.shadow(socket.underlying)
+        poller = zmq.asyncio.Poller()
+        for each in (monitor, socket):
+            poller.register(each, zmq.POLLIN)
+        while True:
+            ready = dict(await poller.poll(POLL_MS))
+            if monitor in ready:
+                event = zmq.utils.monitor.parse_monitor_message(await monitor.recv_multipart())["event"]
+                self.state.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+                if self.state.connected:
+                    self._check.set()
+            if self._check.is_set():
+                self._check.clear()
+                await asyncio.sleep(SETTLE_S)  # for our subscription to arrive before the replay ends
+                await self._catch_up()
+                self._hand_over()
+            elif socket in ready:
+                drained = await self._drain(direct)
+                self._hand_over()
+                await asyncio.sleep(GATHER_S if drained else 0)
+
+    async def _drain(self, socket: "zmq.Socket[bytes]") -> bool:
+        """Decode a slice of what has come; returns whether that was all."""
+        for _ in range(SLICE_MESSAGES):
+            try:
+                frames = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return True
+            if len(frames) == 3:
+                await self._place(int.from_bytes(frames[1], "big"), frames[2])
+            else:
+                self._invalid(f"a message of {len(frames)} frames")
+        await self._room()
+        return False
+
+    async def _place(self, sequence: int, payload: bytes) -> None:
+        """Apply a live message if it is the next one; else find out what is wrong."""
+        expected = self.state.sequence + 1
+        if sequence > expected:
+            self.state.gaps += bool(expected)
+            await self._catch_up()
+        elif sequence < expected:
+            if self._published(payload) <= self.state.published:
+                return  # the replay had it
+            self._restarted()
+            await self._catch_up()
+        if sequence > self.state.sequence:
+            self._apply(sequence, payload)
+
+    def _apply(self, sequence: int, payload: bytes) -> None:
+        self.state.sequence = sequence
+        self.state.heard = self._clock()
+        self.state.messages += 1
+        try:
+            self.state.published = self._decoder.feed(payload)
+        except EventsInvalid as error:
+            self.state.published = self._published(payload)
+            self._invalid(str(error))
+
+    def _published(self, payload: bytes) -> float:
+        """When the engine published this; NaN, which equals nothing, where that can't be read."""
+        try:
+            return self._decoder.published(payload)
+        except EventsInvalid:
+            return math.nan
+
+    def _invalid(self, what: str) -> None:
+        self.state.invalid += 1
+        LOG.warning("event stream of %s: %s; is it of another engine version?", self._endpoints.events, what)
+
+    def _hand_over(self) -> None:
+        changes = self._decoder.take()
+        if changes:
+            self._sink.push(self._origin, changes)
+
+    async def _room(self) -> None:
+        self._hand_over()
+        while self._sink.backlog > MAX_BACKLOG:  # noqa: ASYNC110 - the backlog is a number, not an event
+            await asyncio.sleep(GATHER_S)
+
+    async def _catch_up(self) -> None:
+        """Replay what was missed, as far as the engine still has it."""
+        if self._endpoints.replay is None:
+            self._lost()
+            return
+        self.state.replays += 1
+        before = None
+        while before != self.state.sequence:
+            before = self.state.sequence
+            how = await self._replay(self._endpoints.replay)
+            if how is _Replay.WHOLE:
+                return
+            if how is _Replay.RESTARTED:
+                self._restarted()
+                before = None
+        self.state.unanswered += 1
+        self._lost()
+
+    async def _replay(self, endpoint: str) -> _Replay:
+        """Ask once. A socket of its own, so that no answer to an earlier question comes in between."""
+        socket = self._context.socket(zmq.DEALER)
+        socket.set_hwm(0)
+        try:
+            socket.connect(endpoint)
+            await socket.send_multipart([b"", max(self.state.sequence, 0).to_bytes(8, "big")])
+            return await self._read_replay(socket)
+        finally:
+            socket.close(linger=0)
+
+    async def _read_replay(self, socket: zmq.asyncio.Socket) -> _Replay:
+        verified = self.state.sequence < 0
+        read = 0
+        while await socket.poll(int(REPLAY_SILENCE_S * 1000)):
+            number, payload = (await socket.recv_multipart())[-2:]
+            sequence = int.from_bytes(number, "big", signed=True)
+            if sequence < 0:
+                return _Replay.WHOLE if verified else _Replay.RESTARTED
+            if verified and read and sequence > self.state.sequence + 1:
+                return _Replay.HOLE
+            if verified or sequence > self.state.sequence:
+                if not verified:
+                    self._lost()  # it has no record any more of what we heard last
+                verified = True
+                self._apply(sequence, payload)
+            elif self._published(payload) == self.state.published:
+                verified = True
+            else:
+                return _Replay.RESTARTED
+            read += 1
+            if read % SLICE_MESSAGES == 0:
+                await self._room()
+                await asyncio.sleep(0)
+        return _Replay.UNANSWERED
+
+    def _restarted(self) -> None:
+        """Another engine answers: what the last one said of its memory is void."""
+        self.state.restarts += 1
+        LOG.warning(
+            "event stream of %s: the engine restarted, or has no record of what it sent",
+            self._endpoints.events,
+        )
+        self._forget((Tier.GPU, Tier.HOST))
+
+    def _lost(self) -> None:
+        """A gap stays: some of what was heard may be wrong by now."""
+        if self.state.sequence >= 0:
+            self.state.lost += 1
+            LOG.warning("event stream of %s: messages are lost and can't be replayed", self._endpoints.events)
+            self._forget(self._tiers)
+
+    def _forget(self, tiers: tuple[Tier, ...]) -> None:
+        self._hand_over()
+        self._sink.push(self._origin, [Cleared(tiers)])
+        self.state.sequence = -1
+        self.state.published = -math.inf

@@ -1,0 +1,78 @@
+"""`POST /v1/route`: where a request would go and why, without sending it."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from engine_adapters.events import Tier
+from gateway.access import Access
+from gateway.api.body import Body, parse, read_body
+from gateway.api.endpoints import CHAT, COMPLETIONS, RESPONSES, Endpoint
+from gateway.dispatch import Dispatcher
+from gateway.dispatch import Request as Asked
+from gateway.errors import InvalidRequest
+from gateway.headers import sort_request
+from gateway.routing import Candidate, Decision, Prompt
+
+_BY_FIELD = {"messages": CHAT, "prompt": COMPLETIONS, "input": RESPONSES}
+
+
+def route_router(dispatcher: Dispatcher, access: Access, limit: int) -> APIRouter:
+    """The route that explains routing; for holders of an admin key, since it shows what lies where."""
+    router = APIRouter()
+
+    @router.post("/v1/route", summary="Where a request would go, and why; the body is the request's own")
+    async def route(request: Request) -> dict[str, Any]:
+        incoming = sort_request(request.scope["headers"])
+        access.check_admin(incoming.credential)
+        raw = await read_body(request.receive, incoming.content_length, limit)
+        endpoint, body = _parse(raw)
+        asked = Asked(
+            request.scope["exchange"].request_id.decode(),
+            endpoint.path,
+            body.fields["model"],
+            body.fields,
+            len(raw),
+        )
+        dispatch = await dispatcher.look_up(asked)
+        return _explain(dispatcher.decide(dispatch), dispatch.context.prompt)
+
+    return router
+
+
+def _parse(raw: bytes) -> tuple[Endpoint, Body]:
+    for field, endpoint in _BY_FIELD.items():
+        if b'"%s"' % field.encode() in raw:
+            try:
+                return endpoint, parse(raw, endpoint)
+            except InvalidRequest as error:
+                if error.param != field:
+                    raise
+    raise InvalidRequest(
+        "Send the body of a chat, a completion or a response: 'messages', 'prompt' or 'input'."
+    )
+
+
+def _explain(decision: Decision, prompt: Prompt) -> dict[str, Any]:
+    return {
+        "replica": decision.chosen.replica.name,
+        "prompt": {
+            "tokens": prompt.tokens,
+            "known": prompt.keys is not None,
+            "unknown": str(prompt.unknown) or None,
+        },
+        "candidates": [_terms(candidate) for candidate in decision.candidates],
+    }
+
+
+def _terms(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "replica": candidate.replica.name,
+        "cached_tokens": {tier.name.lower(): candidate.cached[tier] for tier in Tier},
+        "prefill_tokens": candidate.prefill_tokens,
+        "queue_s": candidate.queue_s,
+        "prefill_s": candidate.prefill_s,
+        "overhead_s": candidate.overhead_s,
+        "ttft_s": candidate.ttft_s,
+        "requests": candidate.replica.load,
+    }

@@ -1,0 +1,65 @@
+"""From a request to a replica: who serves the model, what is known of the prompt, and the policy's choice."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.fleet import Fleet, Replica
+from gateway.knowledge import Knowledge
+from gateway.routing import Decision, Matches, Policy, Prompt, RequestContext, decide
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A checked request.
+
+    Attributes:
+        size: of its body in bytes.
+    """
+
+    request_id: str
+    path: str
+    model: str
+    body: Mapping[str, Any]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """A request with all that its routing depends on; it may be decided again without one of the replicas."""
+
+    context: RequestContext
+    replicas: list[Replica]
+    matches: Matches
+
+
+class Dispatcher:
+    """Finds a replica for each request."""
+
+    def __init__(self, fleet: Fleet, knowledge: Knowledge, policy: Policy) -> None:
+        self._fleet = fleet
+        self._knowledge = knowledge
+        self._policy = policy
+
+    async def look_up(self, request: Request) -> Dispatch:
+        """Find out who serves the model and who holds how much of the prompt.
+
+        Raises:
+            ModelNotFound, Overloaded
+        """
+        model = request.model
+        replicas = self._fleet.serving(model)
+        prompt = await self._knowledge.prompt(request.path, model, request.body, request.size, replicas[0])
+        context = RequestContext(request.request_id, request.path, model, request.body, prompt)
+        return Dispatch(context, replicas, self._knowledge.matches(prompt, model, replicas[0]))
+
+    def decide(self, dispatch: Dispatch, replicas: list[Replica] | None = None) -> Decision:
+        """Apply the policy to all of the dispatch's replicas, or to some of them."""
+        return decide(self._policy, dispatch.context, replicas or dispatch.replicas, dispatch.matches)
+
+    def commit(self, dispatch: Dispatch, replica: Replica) -> None:
+        """The request goes there: its siblings shall know before the engine's events tell."""
+        self._knowledge.predict(dispatch.context.prompt, dispatch.context.model, replica)
+
+
+__all__ = ["Dispatch", "Dispatcher", "Prompt", "Request"]

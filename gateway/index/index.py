@@ -1,0 +1,222 @@
+"""The index: which replica holds which prefixes, in which tier, fed by events and by routing itself.
+
+One thread uses it, the event loop's. Changes are queued by `push` and applied by `work`, a slice at a time,
+so that a storm of events delays a request by a fraction of a millisecond and no lock is needed. Time is what
+callers say.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from cache.prefix import PrefixKeys
+from engine_adapters.events import SLICE_BLOCKS, BlockEvents, Change, Cleared, Origin, PageEvents, Tier
+from gateway.index.changes import apply_blocks, apply_pages
+from gateway.index.hashes import EngineHashes
+from gateway.index.match import Match, Runs, compress, match, overlay
+from gateway.index.residency import WORD, Bits, Plane, Residency
+from gateway.index.targets import Store, Target, Targets
+from gateway.index.upkeep import Clearing, Lifetimes, Upkeep
+
+DEFAULT_PAGE: Final = 16
+LEAST_BLOCKS: Final = 4096
+OWN_TIERS: Final = (Tier.GPU, Tier.HOST, Tier.SSD)
+
+
+Queued = tuple[Target, BlockEvents | PageEvents] | Clearing
+
+
+class IndexState(NamedTuple):
+    """Sizes and counts, for metrics and readiness.
+
+    `blocks` and `hashes` are in use, `bytes` are taken in any case; `backlog` waits to be applied; `evicted`
+    fell to the bound; `orphans` were stored with an unknown parent; `silent` send no events although they
+    must.
+    """
+
+    blocks: int
+    hashes: int
+    bytes: int
+    backlog: int
+    evicted: int
+    orphans: int
+    silent: tuple[Origin, ...]
+
+
+class Index:
+    """Residency of one model's prefixes over all its replicas.
+
+    `blocks` bounds the distinct prefixes over all replicas; memory for them is taken at once, about 190 B
+    each. `caches` bounds the replicas times their data-parallel ranks.
+    """
+
+    def __init__(self, blocks: int = 1 << 20, caches: int = WORD, lifetimes: Lifetimes | None = None) -> None:
+        if blocks < LEAST_BLOCKS:
+            raise ValueError(
+                f"an index of {blocks} blocks is too small to be of use: {LEAST_BLOCKS} at least"
+            )
+        self._targets = Targets(caches)
+        self._residency = Residency(blocks, caches)
+        self._hashes = EngineHashes(blocks * 3 // 2)
+        self._upkeep = Upkeep(self._residency, self._targets, lifetimes or Lifetimes())
+        self._queue: deque[Queued] = deque()
+        self._backlog = 0
+
+    @property
+    def backlog(self) -> int:
+        """Blocks pushed and not applied yet."""
+        return self._backlog
+
+    def attach(
+        self,
+        origin: Origin,
+        *,
+        sends_events: bool = True,
+        pages: Mapping[Tier, int] | None = None,
+        store: Store | None = None,
+    ) -> None:
+        """Add a replica, or one rank of it, or say more of one that was added.
+
+        `pages` are tokens a page of each tier; an engine's events tell its own, which is 16 until then. With
+        another store, and so another namespace, what was known of the replica is forgotten. Raises
+        IndexFullError beyond `caches`.
+        """
+        target = self._targets.get(origin)
+        if target is not None and not self._targets.reaches(target, store):
+            self._drop(origin)
+            target = None
+        if target is None:
+            target = self._targets.add(origin, store, sends_events)
+        target.sends_events = sends_events
+        for tier, tokens in {Tier.GPU: DEFAULT_PAGE, **(pages or {})}.items():
+            if tier not in target.told:
+                target.pages[tier] = tokens
+        self._targets.refresh()
+
+    def detach(self, replica: str) -> None:
+        """Forget a replica with all its ranks. It is in no answer from now on."""
+        for origin in [origin for origin in self._targets.origins if origin.replica == replica]:
+            self._drop(origin)
+
+    def push(self, origin: Origin, changes: Sequence[Change]) -> None:
+        """Queue the next changes of this origin's stream. Those of an origin that left are dropped."""
+        target = self._targets.get(origin)
+        if target is None:
+            return
+        target.expecting_since = target.silent_since = None
+        for change in changes:
+            if isinstance(change, Cleared):
+                self._clear(Clearing(target, change.tiers))
+            else:
+                self._backlog += int(change.counts.sum())
+                self._queue.append((target, change))
+
+    def work(self, now: float) -> bool:
+        """Do one slice of what is queued or due; returns whether there is more."""
+        for target in self._upkeep.look(now):
+            self._clear(Clearing(target, tuple(target.told)))
+        aging = self._upkeep.step_aging()
+        if self._queue:
+            first = self._queue[0]
+            if isinstance(first, Clearing):
+                if self._upkeep.step_clearing(first):
+                    self._queue.popleft()
+            else:
+                self._apply(*first)
+        return aging or bool(self._queue)
+
+    def match(self, prefix: PrefixKeys) -> Match:
+        """What each target holds of this prompt, its last token left out: engines compute that in any
+        case."""
+        targets = self._targets
+        prefix.at(targets.stride)
+        alone = len(targets.views) == 1
+        runs = [self._runs(prefix, view.stride, None if alone else view.mask) for view in targets.views]
+        merged = runs[0] if alone else overlay(runs, self._residency.width)
+        return match(merged, targets.origins, targets.columns, targets.stores if targets.any_store else None)
+
+    def predict(self, prefix: PrefixKeys, origin: Origin, now: float) -> None:
+        """Note that this prompt was sent there: soon its blocks will be there too.
+
+        Of a replica that sends events this is believed until they should have come; of another it is all
+        there is, and is believed longer.
+        """
+        target = self._targets.get(origin)
+        if target is None:
+            return
+        stride = target.pages[Tier.GPU]
+        keys = prefix.at(stride)[: self._residency.limit // 4]
+        self._residency.make_room(len(keys))
+        ends = np.arange(1, len(keys) + 1) * stride
+        rows = self._residency.set(keys, ends, Plane.HINT, target.column)
+        waiting = not target.sends_events or target.expecting_since is not None
+        if not waiting and not self._residency.has(rows, Plane.GPU, target.column).all():
+            target.expecting_since = now
+
+    def state(self) -> IndexState:
+        """Sizes and counts as they are now."""
+        return IndexState(
+            blocks=self._residency.count,
+            hashes=self._hashes.count,
+            bytes=self._residency.nbytes + self._hashes.nbytes,
+            backlog=self._backlog,
+            evicted=self._residency.evicted,
+            orphans=self._hashes.orphans,
+            silent=tuple(t.origin for t in self._targets.all if t.silent_since is not None),
+        )
+
+    def _runs(self, prefix: PrefixKeys, stride: int, mask: Bits | None) -> Runs:
+        keys = prefix.at(stride)[: max(len(prefix) - 1, 0) // stride]
+        visible = self._upkeep.visible
+        if mask is None or visible is None:
+            return compress(self._residency.read(keys, visible if mask is None else mask), stride)
+        return compress(self._residency.read(keys, mask & visible), stride)
+
+    def _drop(self, origin: Origin) -> None:
+        target = self._targets.remove(origin)
+        tiers = OWN_TIERS if self._targets.shared(target) else tuple(Tier)
+        self._clear(Clearing(target, tiers, leaving=True))
+
+    def _clear(self, clearing: Clearing) -> None:
+        self._upkeep.begin(clearing)
+        self._queue.append(clearing)
+
+    def _apply(self, target: Target, change: BlockEvents | PageEvents) -> None:
+        if isinstance(change, PageEvents):
+            self._queue.popleft()
+            self._backlog -= len(change.keys)
+            apply_pages(target, change, self._residency)
+            return
+        taken = self._take()
+        self._backlog -= sum(len(batch.hashes) for _, batch in taken)
+        for of, batch in taken:
+            self._learn_pages(of, batch)
+        apply_blocks(taken, self._hashes, self._residency)
+
+    def _take(self) -> list[tuple[Target, BlockEvents]]:
+        """The next batches of engine events that can be applied together, a slice of them."""
+        taken: list[tuple[Target, BlockEvents]] = []
+        blocks = width = 0
+        while self._queue and blocks < SLICE_BLOCKS:
+            if isinstance(self._queue[0], Clearing):
+                break
+            target, batch = self._queue[0]
+            if isinstance(batch, PageEvents) or (
+                width and batch.block_tokens and batch.block_tokens != width
+            ):
+                break
+            width = width or batch.block_tokens
+            blocks += len(batch.hashes)
+            taken.append((target, batch))
+            self._queue.popleft()
+        return taken
+
+    def _learn_pages(self, target: Target, batch: BlockEvents) -> None:
+        news = [
+            target.learn_page(Tier(tier), batch.block_tokens)
+            for tier in set(batch.tiers[batch.stored].tolist())
+        ]
+        if any(news):
+            self._targets.refresh()

@@ -1,0 +1,126 @@
+"""Prefix knowledge of all models."""
+
+import logging
+import os
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any
+
+import zmq.asyncio
+
+from gateway.fleet import Fleet, Replica
+from gateway.index import Lifetimes
+from gateway.knowledge.model import ModelKnowledge
+from gateway.routing import Matches, Prompt
+from gateway.settings import ModelSettings, PrefixSettings
+from gateway.tokenization import EncodePool, EngineCall, Limits, ModelTokenizer, TemplateOptions
+
+log = logging.getLogger(__name__)
+
+_BYTES_A_TOKEN = 4
+"""Rough length of a prompt whose ids are unknown, for the work that it is charged as."""
+
+
+class Knowledge:
+    """Follows the fleet: a model is opened when its first replica comes up.
+
+    Args:
+        active: False answers "unknown" to everything, for policies that don't ask.
+    """
+
+    def __init__(
+        self, settings: PrefixSettings, models: Mapping[str, ModelSettings], fleet: Fleet, *, active: bool
+    ) -> None:
+        self._settings = settings
+        self._model_settings = models
+        self._active = active
+        self._models: dict[str, ModelKnowledge] = {}
+        self._pool = EncodePool(
+            settings.encode_threads or max(1, (os.cpu_count() or 2) // 2), settings.max_wait_s
+        )
+        self._context = zmq.asyncio.Context()
+        fleet.watch(self._changed)
+
+    def __iter__(self) -> Iterator[ModelKnowledge]:
+        return iter(self._models.values())
+
+    async def prompt(
+        self, path: str, model: str, body: Mapping[str, Any], size: int, replica: Replica
+    ) -> Prompt:
+        """What is known of a request's prompt.
+
+        Args:
+            size: of the body in bytes.
+            replica: one that serves the model; it knows whether the name is a LoRA adapter's.
+
+        Raises:
+            Overloaded: too much text waits to be encoded.
+        """
+        base = replica.base(model)
+        knowledge = self._models.get(base)
+        if knowledge is None:
+            return Prompt(size // _BYTES_A_TOKEN, unknown="inactive")
+        lora = None if base == model else model
+        return await knowledge.prompt(path, body, lora, size // _BYTES_A_TOKEN)
+
+    def matches(self, prompt: Prompt, model: str, replica: Replica) -> Matches:
+        """Replica → leading tokens by tier."""
+        knowledge = self._models.get(replica.base(model))
+        return knowledge.matches(prompt) if knowledge is not None else {}
+
+    def predict(self, prompt: Prompt, model: str, replica: Replica) -> None:
+        """Note that the prompt goes to this replica."""
+        knowledge = self._models.get(replica.base(model))
+        if knowledge is not None:
+            knowledge.predict(prompt, replica)
+
+    async def close(self) -> None:
+        """Stop all models' tasks and threads."""
+        for knowledge in self:
+            await knowledge.close()
+        self._pool.close()
+        self._context.destroy(linger=0)
+
+    def _changed(self, replica: Replica) -> None:
+        if not self._active:
+            return
+        for base in {replica.base(model) for model in replica.models}:
+            if replica.up:
+                self._of(base, replica).join(replica)
+            elif base in self._models:
+                self._models[base].leave(replica)
+
+    def _of(self, base: str, replica: Replica) -> ModelKnowledge:
+        knowledge = self._models.get(base)
+        if knowledge is None:
+            lifetimes = Lifetimes(silent_s=self._settings.silent_s)
+            knowledge = ModelKnowledge(base, self._settings.index_blocks, lifetimes, self._context)
+            self._models[base] = knowledge
+            settings = self._model_settings.get(base, ModelSettings())
+            root = replica.models[base].root or base
+            knowledge.open(_opener(settings, root, replica.engine.kind, self._pool, self._settings.compared))
+        return knowledge
+
+
+def _opener(
+    settings: ModelSettings, root: str, kind: str, pool: EncodePool, compared: float
+) -> Callable[[EngineCall], Coroutine[None, None, ModelTokenizer]]:
+    """What loads a model's tokenizer, once it is told how to ask an engine."""
+
+    async def open_tokenizer(call: EngineCall) -> ModelTokenizer:
+        template = settings.chat_template
+        options = TemplateOptions(
+            chat_template=template.read_text() if template is not None else None,
+            content_format=settings.content_format,
+            chat_template_kwargs=settings.chat_template_kwargs,
+            exclude_tools_when_tool_choice_none=settings.exclude_tools_when_tool_choice_none,
+        )
+        return await ModelTokenizer.open(
+            settings.tokenizer or root,
+            engine=kind,
+            pool=pool,
+            call=call,
+            options=options,
+            limits=Limits(sampled=compared),
+        )
+
+    return open_tokenizer

@@ -1,0 +1,100 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine_adapters.up import environments
+from engine_adapters.up.environments import Environment, Recipe, ensure, is_whole
+from engine_adapters.up.errors import EnvironmentFailed
+
+
+def ignore(text: str) -> None:
+    """No progress to show."""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    """An environment without packages of its own, quickly made."""
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("")
+    return Recipe("tiny", requirements, (("alias", "1.2+cpu"),), ("json",), "Look here. ")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def test_an_interrupted_one_is_made_anew_and_a_whole_one_only_once(recipe: Recipe, home: Path) -> None:
+    leftover = home / "envs/tiny/leftover"
+    leftover.parent.mkdir(parents=True)
+    leftover.touch()
+    made = ensure(recipe, home, home / "log", ignore)
+    assert is_whole(made.folder, recipe)
+    assert not leftover.exists()
+    leftover.touch()
+    ensure(recipe, home, home / "log", ignore)
+    assert leftover.exists()
+    assert imported(made) == ("1.2+cpu", environments.project_root())
+
+
+def test_a_failure_shows_the_log_and_the_hint_and_leaves_no_stamp(
+    recipe: Recipe, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho no space left; exit 7\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(EnvironmentFailed, match=r"(?s)exit 7.*no space left.*Look here\."):
+        ensure(recipe, home, home / "log", ignore)
+    assert not is_whole(home / "envs/tiny", recipe)
+
+
+def imported(environment: Environment) -> tuple[str, Path]:
+    """The alias's version and the folder of `cache`, as the environment's Python sees them."""
+    code = "import cache, importlib.metadata as m; print(m.version('alias'), cache.__file__)"
+    told = subprocess.run([environment.python, "-P", "-c", code], capture_output=True, text=True, check=True)
+    version, file = told.stdout.split()
+    return version, Path(file).resolve().parent.parent
+
+
+def test_a_changed_list_is_another_environment(recipe: Recipe, home: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "env"
+    folder.mkdir()
+    (folder / ".made").write_text(recipe.digest())
+    assert is_whole(folder, recipe)
+    recipe.requirements.write_text("other==1\n")
+    assert not is_whole(folder, recipe)
+
+
+def test_an_unstamped_folder_is_not_whole(recipe: Recipe, tmp_path: Path) -> None:
+    assert not is_whole(tmp_path, recipe)
+
+
+@pytest.fixture
+def site_packages(tmp_path: Path) -> Path:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    return folder
+
+
+def test_of_a_checkout_the_environment_holds_no_links(site_packages: Path) -> None:
+    environments.link_project(site_packages, environments.project_root())
+    assert [file.name for file in site_packages.iterdir()] == ["hpkv.pth"]
+
+
+def test_of_an_installed_wheel_only_its_own_packages_are_seen(site_packages: Path, tmp_path: Path) -> None:
+    for name in ("cache", "engine_adapters", "pydantic"):
+        (tmp_path / name).mkdir()
+    environments.link_project(site_packages, tmp_path)
+    assert {file.name: file.resolve().parent for file in site_packages.iterdir()} == {
+        "cache": tmp_path,
+        "engine_adapters": tmp_path,
+    }
+
+
+def test_a_package_of_our_name_is_refused(site_packages: Path) -> None:
+    (site_packages / "cache").mkdir()
+    with pytest.raises(EnvironmentFailed, match="hide this project's own"):
+        environments.link_project(site_packages, environments.project_root())

@@ -1,0 +1,54 @@
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.index.table import KeyTable
+
+# Few home buckets and the wrap at the end: keys are told apart by their low bits.
+crowded = st.builds(lambda home, low: home << 61 | low, st.sampled_from([0, 1, 6, 7]), st.integers(1, 12))
+changes = st.lists(st.tuples(st.booleans(), st.lists(crowded, max_size=12)), max_size=25)
+
+
+def keys(values) -> np.ndarray:
+    return np.array(list(values), np.uint64)
+
+
+@settings(max_examples=300, deadline=None)
+@given(changes)
+def test_it_is_a_set_whose_slots_stay(changes):
+    table = KeyTable(64)
+    model: dict[int, int] = {}
+    every = keys(home << 61 | low for home in (0, 1, 6, 7) for low in range(1, 13))
+    for insert, values in changes:
+        if insert:
+            slots = table.insert(keys(values)).tolist()
+            for value, slot in zip(values, slots, strict=True):
+                assert model.setdefault(value, slot) == slot
+        else:
+            gone = {value: model.pop(value) for value in set(values) if value in model}
+            table.remove(np.array(list(gone.values()), np.int64))
+        assert table.count == len(model)
+        assert len(set(model.values())) == len(model)
+        assert table.find(every).tolist() == [model.get(int(key), table.absent) for key in every]
+
+
+def test_a_half_full_table_finds_all_and_nothing_else():
+    rng = np.random.default_rng(1)
+    table = KeyTable(1 << 14)
+    there, not_there = np.split(rng.integers(1, 2**64, 1 << 14, dtype=np.uint64), 2)
+    slots = table.insert(there)
+    assert (table.find(there) == slots).all()
+    assert (table.keys[slots] == there).all()
+    assert (table.find(not_there) == table.absent).all()
+    table.remove(slots)
+    assert table.count == 0
+    assert not table._passed.any()
+    assert (table.find(there) == table.absent).all()
+
+
+def test_memory_is_taken_up_front():
+    table = KeyTable(1000)
+    before = table.nbytes
+    table.insert(np.random.default_rng(1).integers(1, 2**64, 500, dtype=np.uint64))
+    assert table.slots == 1024
+    assert table.nbytes == before == 1024 * 8 + 1024 // 8 * 4
