@@ -11,7 +11,6 @@ from cache.keys import Namespace
 from cache.plan import Match, Span
 from cache.state import State
 from cache.tiers.base import Tier
-from cache.tiers.slots import ABSENT
 
 _NOWHERE = -1
 
@@ -81,8 +80,7 @@ class Finding:
             return self._state.levels[tier].store.find(namespace, keys)
         assert self._state.host is not None
         with self._state.lock:
-            found = self._state.host.book.find(namespace, keys)
-        return [slot != ABSENT for slot in found]
+            return self._state.host.book.has(namespace, keys)
 
     def _ask(
         self,

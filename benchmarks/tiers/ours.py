@@ -11,7 +11,7 @@ from benchmarks.tiers.data import BASE, SPACE, buffer, cut, key, page
 from cache.tiers.base import Outcome, Read, Write
 from cache.tiers.lane import Job, Lane, Result
 from cache.tiers.ssd import Limits, Ssd
-from cache.tiers.ssd.space import slot_bytes
+from cache.tiers.ssd.records import slot_bytes
 
 SLOTS = REGIONS * PAGES + 64
 CAP = SLOTS * (slot_bytes(PAGE_BYTES) + 256)

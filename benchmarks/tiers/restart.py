@@ -14,7 +14,7 @@ from benchmarks.stats import median_interval
 from benchmarks.tiers.data import BASE, SPACE, buffer, cut, drop_caches, page
 from cache.tiers.base import Outcome, Write
 from cache.tiers.ssd import Limits, Ssd
-from cache.tiers.ssd.space import slot_bytes
+from cache.tiers.ssd.records import slot_bytes
 
 REPEATS = 5
 

@@ -16,7 +16,7 @@ from benchmarks.tiers import fio
 from benchmarks.tiers.contender import PAGE_BYTES, REGION_BYTES, REGIONS, ROUNDS, Contender
 from benchmarks.tiers.data import drop_caches
 from benchmarks.tiers.peers import PEERS, start
-from cache.tiers.ssd.space import slot_bytes
+from cache.tiers.ssd.records import slot_bytes
 
 OUR_REGION_BYTES = REGION_BYTES // PAGE_BYTES * slot_bytes(PAGE_BYTES)
 

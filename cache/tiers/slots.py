@@ -94,6 +94,10 @@ class Book:
         get = self._live.get(namespace, _EMPTY).get
         return [get(key, ABSENT) for key in keys]
 
+    def has(self, namespace: Namespace, keys: Sequence[bytes]) -> list[bool]:
+        """Whether each page is live."""
+        return list(map(self._live.get(namespace, _EMPTY).__contains__, keys))
+
     def filling(self, namespace: Namespace, key: bytes) -> bool:
         """Whether a slot was taken for this page and it isn't live yet."""
         return (namespace, key) in self._filling

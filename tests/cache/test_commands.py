@@ -10,7 +10,7 @@ from cache.keys import Base
 from cache.testing import BASE, PAGE_BYTES, SPACE, content, key, page
 from cache.tiers.base import Write
 from cache.tiers.ssd import Limits, Ssd
-from cache.tiers.ssd.space import slot_bytes
+from cache.tiers.ssd.records import slot_bytes
 
 SLOT = slot_bytes(PAGE_BYTES)
 OTHER = Base(weights="f", kv_dtype="b", kv_layout="l", attention_backend="a", page_tokens=16, engine="test")

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from cache.errors import BusyError, FolderError
 from cache.maintenance import Checked, Maintenance, Part, Stored
-from cache.memory import allocate, padded
-from cache.record import HEADER_BYTES, Header, Verdict, check, parse
+from cache.memory import allocate
+from cache.record import HEADER_BYTES, Header, Verdict, parse
 from cache.tiers.ssd.device import Device
 from cache.tiers.ssd.folder import Folder, empty, is_free, owner_of, physical, try_seat
-from cache.tiers.ssd.space import slot_bytes
+from cache.tiers.ssd.records import Records, slot_bytes
 from cache.tiers.ssd.table import Owner, Row, Table
 
 
@@ -53,9 +53,10 @@ class SsdMaintenance(Maintenance):
 
     def verify(self) -> Iterator[Checked]:  # noqa: D102
         for shelf in self._shelves(writable=False):
-            header, payload = allocate(HEADER_BYTES), allocate(padded(shelf.owner.page_bytes))
+            records = Records(shelf.pages, shelf.owner.page_bytes)
+            into = allocate(shelf.owner.page_bytes)
             for row in shelf.table.rows():
-                verdict = self._verify(shelf, row, header, payload)
+                verdict = self._verify(shelf, records, row, into)
                 if verdict is not None:
                     yield Checked(shelf.stored(row), verdict)
 
@@ -110,21 +111,13 @@ class SsdMaintenance(Maintenance):
                 if seat is not None:
                     seat.release()
 
-    def _verify(self, shelf: _Shelf, row: Row, header: memoryview, payload: memoryview) -> Verdict | None:
+    def _verify(self, shelf: _Shelf, records: Records, row: Row, into: memoryview) -> Verdict | None:
         """Check a page; None if it was replaced meanwhile."""
-        size = shelf.owner.page_bytes
         try:
-            got = shelf.pages.read(row.slot * slot_bytes(size), [header, payload])
+            verdict = records.read(row.slot, row.namespace, row.page.key, [into], shelf.owner.generation)
         except OSError:
-            got = 0
-        if got < HEADER_BYTES + padded(size):
             verdict = Verdict.LENGTH
-        else:
-            generation = shelf.owner.generation
-            verdict = check(header, [payload[:size]], row.namespace, row.page.key, generation)
-        if verdict is Verdict.WHOLE or shelf.table.row(row.slot) == row:
-            return verdict
-        return None
+        return verdict if verdict is Verdict.WHOLE or shelf.table.row(row.slot) == row else None
 
     def _remove(self, chosen: Callable[[_Shelf, Row], bool]) -> Iterator[Stored]:
         for shelf in self._shelves(writable=True):

@@ -6,10 +6,10 @@ It grows by backed slots while cap, share and free-space floor allow, and shrink
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from cache.memory import BLOCK, padded
-from cache.record import HEADER_BYTES
+from cache.memory import BLOCK
 from cache.tiers.ssd.device import Device
 from cache.tiers.ssd.folder import Folder, Limits, Seat, physical
+from cache.tiers.ssd.records import slot_bytes
 from cache.tiers.ssd.table import ENTRY_BYTES, Owner, Table
 
 USED_BYTES = 8
@@ -17,11 +17,6 @@ _STEP_BYTES = 1 << 30
 _STEPS = 64
 _MARGIN = 16 * BLOCK
 """What a file system may add of its own (extent blocks) when a file grows."""
-
-
-def slot_bytes(page_bytes: int) -> int:
-    """Bytes from one slot to the next."""
-    return HEADER_BYTES + padded(page_bytes)
 
 
 class Growth(NamedTuple):

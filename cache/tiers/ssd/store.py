@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from cache.errors import FolderError, SettingsError
 from cache.eviction import Eviction, Lru
-from cache.keys import KEY_BYTES, Namespace, Page
-from cache.memory import BLOCK, Parts, aligned, allocate, gather, padded, scatter
-from cache.record import HEADER_BYTES, Stamp, Verdict, check, seal
+from cache.keys import KEY_BYTES, Namespace
+from cache.memory import BLOCK, total
+from cache.record import Stamp, Verdict
 from cache.tiers.base import (
     Change,
     Hold,
@@ -30,7 +30,8 @@ from cache.tiers.base import (
 from cache.tiers.slots import ABSENT, Book, Entry, Recalled
 from cache.tiers.ssd.device import Device, Opener
 from cache.tiers.ssd.folder import Folder, Limits, read_mark
-from cache.tiers.ssd.space import Files, Space, slot_bytes
+from cache.tiers.ssd.records import Records, slot_bytes
+from cache.tiers.ssd.space import Files, Space
 from cache.tiers.ssd.table import Owner, Row, Table
 
 logger = logging.getLogger(__name__)
@@ -73,6 +74,7 @@ class Ssd(Store):
         try:
             self._files = _open(self._seat.path, direct, opener)
             self._slot = slot_bytes(page_bytes)
+            self._records = Records(self._files.pages, page_bytes)
             self._space = Space(self._folder, self._seat, limits, owner, self._files)
             self._book = Book(self._space.capacity, opened=0, eviction=eviction)
             self._recover(owner)
@@ -88,14 +90,13 @@ class Ssd(Store):
         self._clears = 0
         self._evictions = 0
         self._closed = False
-        self._buffers = threading.local()
         self._on_change: OnChange = lambda change: None
 
     # -- the contract -----------------------------------------------------------------------------
 
     def find(self, namespace: Namespace, keys: Sequence[bytes]) -> list[bool]:
         """Exact, and from memory."""
-        return [slot != ABSENT for slot in self._book.find(namespace, keys)]
+        return self._book.has(namespace, keys)
 
     def read(self, namespace: Namespace, reads: Sequence[Read]) -> list[Outcome]:  # noqa: D102
         return [self._read(namespace, read) for read in reads]
@@ -254,8 +255,8 @@ class Ssd(Store):
             self._book.hold([slot])
             generation = self._space.owner.generation
         try:
-            whole = self._read_slot(slot, namespace, read, generation)
-            outcome = Outcome.DONE if whole else Outcome.DAMAGED
+            verdict = self._records.read(slot, namespace, read.key, read.into, generation)
+            outcome = Outcome.DONE if verdict is Verdict.WHOLE else Outcome.DAMAGED
         except OSError as error:
             logger.warning("ssd: reading slot %d of %s failed: %s", slot, self._seat.path, error)
             outcome = Outcome.FAILED
@@ -269,22 +270,11 @@ class Ssd(Store):
             self._book.unhold([slot])
         return outcome
 
-    def _read_slot(self, slot: int, namespace: Namespace, read: Read, generation: int) -> bool:
-        header, bounce = self._thread_buffers()
-        straight = not self._files.pages.direct or aligned(read.into)
-        buffers = [header, *read.into] if straight else [header, bounce]
-        wanted = sum(buffer.nbytes for buffer in buffers)
-        if self._files.pages.read(slot * self._slot, buffers) < wanted:
-            return False
-        if not straight:
-            scatter(bounce, read.into)
-        return check(header, read.into, namespace, read.key, generation) is Verdict.WHOLE
-
     # -- writing ----------------------------------------------------------------------------------
 
     def _write(self, namespace: Namespace, write: Write) -> Outcome:
         page = write.page
-        if not 0 < len(page.key) <= KEY_BYTES or sum(p.nbytes for p in write.parts) != self._page_bytes:
+        if not 0 < len(page.key) <= KEY_BYTES or total(write.parts) != self._page_bytes:
             logger.error(
                 "ssd: a page of %d bytes was offered for slots of %d", len(write.parts), self._page_bytes
             )
@@ -336,7 +326,9 @@ class Ssd(Store):
         failure = None
         try:
             self._files.table.clear(slot)
-            sequence = self._write_slot(slot, namespace, write, generation)
+            sequence = self._next_sequence()
+            stamp = Stamp(generation, sequence, int(time.time()))
+            self._records.write(slot, namespace, write.page, write.parts, stamp)
             self._files.table.write(Row(slot, sequence, namespace, write.page, write.used))
         except OSError as error:
             failure = Outcome.FULL if error.errno in _NO_SPACE else Outcome.FAILED
@@ -366,19 +358,6 @@ class Ssd(Store):
             self._files.table.clear(slot)
         except OSError as error:
             logger.warning("ssd: clearing slot %d of %s failed: %s", slot, self._seat.path, error)
-
-    def _write_slot(self, slot: int, namespace: Namespace, write: Write, generation: int) -> int:
-        header, bounce = self._thread_buffers()
-        parts: Parts = write.parts
-        with self._lock:
-            self._sequence += 1
-            sequence = self._sequence
-        seal(header, namespace, write.page, parts, Stamp(generation, sequence, int(time.time())))
-        if self._files.pages.direct and not aligned(parts):
-            gather(parts, bounce)
-            parts = [bounce]
-        self._files.pages.write(slot * self._slot, [header, *parts])
-        return sequence
 
     # -- the rest ---------------------------------------------------------------------------------
 
@@ -420,14 +399,10 @@ class Ssd(Store):
         with self._lock:
             self._book.unhold(slots)
 
-    def _thread_buffers(self) -> tuple[memoryview, memoryview]:
-        """This thread's header block and bounce buffer."""
-        try:
-            return self._buffers.header, self._buffers.bounce
-        except AttributeError:
-            self._buffers.header = allocate(HEADER_BYTES)
-            self._buffers.bounce = allocate(padded(self._page_bytes))
-            return self._buffers.header, self._buffers.bounce
+    def _next_sequence(self) -> int:
+        with self._lock:
+            self._sequence += 1
+            return self._sequence
 
 
 class _Held(Hold):
@@ -448,6 +423,3 @@ def _open(seat: Path, direct: bool, opener: Opener) -> Files:
 
 def _present(slots: Sequence[int]) -> list[int]:
     return list(dict.fromkeys(slot for slot in slots if slot != ABSENT))
-
-
-__all__ = ["Limits", "Page", "Ssd"]

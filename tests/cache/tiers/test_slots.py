@@ -20,6 +20,7 @@ def test_a_page_is_invisible_until_published() -> None:
     assert book.filling(SPACE, key(1))
     book.publish(slot, used=1)
     assert book.find(SPACE, [key(1), key(2)]) == [slot, ABSENT]
+    assert book.has(SPACE, [key(2), key(1)]) == [False, True]
     assert book.find(OTHER, [key(1)]) == [ABSENT]
     assert book.entry(slot) == (SPACE, page(1), slot)
 

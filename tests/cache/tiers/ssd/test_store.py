@@ -11,7 +11,7 @@ from cache.record import HEADER_BYTES
 from cache.testing import BASE, PAGE_BYTES, SPACE, StoreContract, content, key, page, told
 from cache.tiers.base import Change, Outcome, Read, Store, Write
 from cache.tiers.ssd import Limits, Ssd
-from cache.tiers.ssd.space import slot_bytes
+from cache.tiers.ssd.records import slot_bytes
 
 SLOT = slot_bytes(PAGE_BYTES)
 LIMITS = Limits(cap=4 << 20, free_floor=0)
