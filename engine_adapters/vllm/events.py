@@ -120,7 +120,7 @@ class VllmEvents:
         if event.medium not in (None, GPU_MEDIUM) or not self._counts(event):
             return
         size, count = event.block_size, len(event.block_hashes)
-        if not count or len(event.token_ids) != size * count:
+        if not size * count or len(event.token_ids) != size * count:
             return  # a placeholder: its prefix can't be known
         hashes = _folded(event.block_hashes)
         extras, salt = _extras(event) if event.extra_keys else ([], None)
