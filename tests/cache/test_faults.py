@@ -150,7 +150,7 @@ def test_failures_are_misses_and_are_counted(make_rig: MakeRig) -> None:
 
 
 @pytest.mark.parametrize(
-    "seconds", [pytest.param(1.5), pytest.param(30.0, marks=[pytest.mark.soak, pytest.mark.timeout(200)])]
+    "seconds", [pytest.param(0.8), pytest.param(30.0, marks=[pytest.mark.soak, pytest.mark.timeout(200)])]
 )
 def test_a_disk_that_hangs(make_rig: MakeRig, seconds: float) -> None:
     """Matches, stores and other tiers go on; loads end at their deadline; all comes back."""
@@ -170,7 +170,7 @@ def test_a_disk_that_hangs(make_rig: MakeRig, seconds: float) -> None:
         rig.store(first, first + 2)
         slowest = max(slowest, time.monotonic() - begin)
         time.sleep(0.01)
-    assert slowest < 0.3
+    assert slowest < min(seconds / 2, 2.0), "something waited for the disk"
     assert hung.progress().phase is Phase.EXPIRED
     assert rig.disk.hanging > 0
     again = rig.load(0, 8, seconds=0.2)
@@ -192,7 +192,7 @@ def test_two_processes_on_one_folder(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "0\n"
         assert process.stdout.readline() == "going\n"
-    limit = time.monotonic() + 2.5
+    limit = time.monotonic() + 1.2
     while time.monotonic() < limit:
         assert sum(physical(seat) for seat in folder.glob("[0-9]*")) <= cap + (256 << 10)
         time.sleep(0.05)
@@ -276,7 +276,7 @@ def test_evictions_against_loads_pins_and_cancels(make_rig: MakeRig) -> None:
     threads = [threading.Thread(target=act, args=(seed,)) for seed in range(4)]
     for thread in threads:
         thread.start()
-    time.sleep(3)
+    time.sleep(1.5)
     stop.set()
     for thread in threads:
         thread.join()
@@ -288,7 +288,7 @@ def test_evictions_against_loads_pins_and_cancels(make_rig: MakeRig) -> None:
     assert rig.host is not None
     assert rig.host.book.held == 0
     assert rig.host.book.taken == len(rig.host.book)
-    assert rig.tiers.statistics().tiers[Tier.HOST].evictions > 50
+    assert rig.tiers.statistics().tiers[Tier.HOST].evictions > 30
 
 
 @pytest.mark.parametrize(
