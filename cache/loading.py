@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from cache.keys import Namespace, Page
 from cache.memory import Parts, allocate
-from cache.plan import Plan, Span
+from cache.plan import Plan
 from cache.state import State
 from cache.storing import Storing
 from cache.tickets import Ticket
@@ -112,8 +112,7 @@ class Loading:
             for index in range(reached, plan.pages):
                 ticket.settle(index, good=False)
             self._storing.touched(list(lease.slots), used)
-            for span in plan.spans:
-                self._touch_below(ticket, plan, span, used)
+            self._keep_below(ticket, plan, used)
         for tier, queued in jobs.items():
             state.lanes[tier].load(queued, urgent)
         return ticket
@@ -131,7 +130,7 @@ class Loading:
                     fetch = _Fetch(self, span.tier, plan.match.namespace, Page(key, 0, 0), used)
                     fetch.join(ticket, at - plan.start)
                     jobs[span.tier].append(fetch.job(into[at - plan.start]))
-                self._touch_below(ticket, plan, span, used)
+            self._keep_below(ticket, plan, used)
         for tier, queued in jobs.items():
             state.lanes[tier].load(queued)
         return ticket
@@ -260,13 +259,15 @@ class Loading:
         self._fetches[namespace, page.key] = fetch
         return fetch
 
-    def _touch_below(self, ticket: Ticket, plan: Plan, span: Span, used: int) -> None:
-        """Loading is using, and what is being loaded must not be evicted before it is read."""
-        store = self.state.ordered.get(span.tier)
-        if store is not None:
-            keys = plan.match.keys[span.start : span.stop]
-            store.touch(plan.match.namespace, keys, used)
-            ticket.lease.holds.append(store.hold(plan.match.namespace, keys))
+    def _keep_below(self, ticket: Ticket, plan: Plan, used: int) -> None:
+        """Loading is using, for the copies further down too; and what is to be read must not be evicted before."""
+        namespace, keys = plan.match.namespace, plan.match.keys
+        for store in self.state.ordered.values():
+            store.touch(namespace, keys[plan.start : plan.cut], used)
+        for span in plan.spans:
+            lower = self.state.ordered.get(span.tier)
+            if lower is not None:
+                ticket.lease.holds.append(lower.hold(namespace, keys[span.start : span.stop]))
 
     def _start_probe(self, tier: Tier, namespace: Namespace, key: bytes) -> None:
         into = [allocate(self.state.settings.page_bytes)]

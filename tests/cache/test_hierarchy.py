@@ -115,6 +115,17 @@ def test_a_used_page_outlives_an_unused_one(make_rig: MakeRig) -> None:
     rig.check(0, 4)
 
 
+def test_what_is_hot_in_host_stays_in_ssd_too(make_rig: MakeRig) -> None:
+    rig = make_rig(slots=16, cap=256 << 10)
+    rig.store(0, 4)
+    for first in range(100, 148, 4):
+        rig.store(first, first + 4)
+        rig.tiers.drain(5)
+        rig.loaded(0, 4)
+    assert rig.ssd.usage().evictions > 30
+    assert rig.ssd.find(SPACE, keys(0, 4)) == [True] * 4
+
+
 def test_pages_are_promoted_between_the_tiers(make_rig: MakeRig) -> None:
     rig = make_rig(more=[Remote(range(6))])
     assert rig.loaded(0, 6).ready == 6
