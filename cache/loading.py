@@ -260,7 +260,7 @@ class Loading:
         return fetch
 
     def _keep_below(self, ticket: Ticket, plan: Plan, used: int) -> None:
-        """Loading is using, for the copies further down too; and what is to be read must not be evicted before."""
+        """Loading is using, for copies further down too; what is to be read must not be evicted before."""
         namespace, keys = plan.match.namespace, plan.match.keys
         for store in self.state.ordered.values():
             store.touch(namespace, keys[plan.start : plan.cut], used)
