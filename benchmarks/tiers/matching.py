@@ -29,6 +29,7 @@ def measure(report: Report, folder: Path) -> None:
         ssd.write(SPACE, [Write(one, [content], 1) for one in pages])
         shifted = [page(number + PAGES) for number in range(first, first + KEYS)]
         assert tiers.store(SPACE, shifted, [[content]] * KEYS) == KEYS
+    assert tiers.drain(300), "pages are still being written"
     slowest = 0.0
     for name, first, tier in (
         ("all in host", PAGES, Tier.HOST),

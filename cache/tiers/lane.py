@@ -43,7 +43,7 @@ class Width:
     """How many threads a lane has, and how many writes may wait for them."""
 
     readers: int = 8
-    writers: int = 4
+    writers: int = 8
     waiting_writes: int = 65536
 
     def __post_init__(self) -> None:

@@ -77,6 +77,30 @@ def test_a_disk_that_fills_up_in_mid_write_and_recovers(tmp_path: Path) -> None:
     store.close()
 
 
+def test_what_was_being_written_does_not_survive_a_clear(tmp_path: Path) -> None:
+    disk = Disk()
+    store = make(tmp_path / "f", disk)
+    put(store, 0, 3)
+    disk.works.clear()
+    outcomes: list[Outcome] = []
+    writing = threading.Thread(target=lambda: outcomes.extend(put(store, 10, 11)))
+    writing.start()
+    clearing = threading.Thread(target=store.clear)
+    clearing.start()
+    time.sleep(0.1)
+    disk.works.set()
+    writing.join()
+    clearing.join()
+    assert outcomes == [Outcome.DROPPED]
+    assert store.find(SPACE, [key(0), key(10)]) == [False, False]
+    assert put(store, 10, 11) == [Outcome.DONE]
+    store.audit()
+    store.close()
+    store = make(tmp_path / "f")
+    assert get(store, 10) is Outcome.DONE
+    store.close()
+
+
 def test_a_real_disk_that_fills_up_and_recovers(tmp_path: Path) -> None:
     with mounted(tmp_path / "m", "size=1m") as mount:
         (mount / "other").mkdir()
@@ -174,7 +198,8 @@ def test_a_disk_that_hangs(make_rig: MakeRig, seconds: float) -> None:
     assert hung.progress().phase is Phase.EXPIRED
     assert rig.disk.hanging > 0
     again = rig.load(0, 8, seconds=0.2)
-    assert again.wait(1).ready == 0
+    assert len(again) == 8
+    assert again.wait(1) == (Phase.DONE, 0, True), "a hung read was waited for again"
     again.release()
     hung.release()
     rig.disk.works.set()

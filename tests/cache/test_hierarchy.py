@@ -1,5 +1,6 @@
 """The tiers as one: spans, loads, joins, leases, write policies, clears."""
 
+import threading
 import time
 from collections.abc import Sequence
 
@@ -98,6 +99,7 @@ def test_looking_is_not_using(make_rig: MakeRig) -> None:
     rig.store(10, 14)
     for first in range(20, 40, 4):
         rig.tiers.match(SPACE, keys(0, 4))
+        assert rig.tiers.drain(5)
         rig.store(first, first + 4)
         assert rig.store(first, first + 4) == 0
     rig.drop_host()
@@ -207,6 +209,31 @@ def test_a_ticket_whose_owner_vanished_ends(make_rig: MakeRig) -> None:
     assert rig.host.book.held == 0
     assert rig.tiers.statistics().leases_expired == 1
     assert ticket.progress().ready == 0
+
+
+def test_a_hung_load_that_nobody_polls_ends(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    rig.store(0, 12)
+    rig.drop_host()
+    rig.disk.works.clear()
+    rig.load(0, 12, seconds=0.05)
+    time.sleep(0.4)
+    assert rig.tiers._state.tickets == set()
+    assert rig.tiers.statistics().tiers[Tier.SSD].expired == 12
+    rig.disk.works.set()
+
+
+def test_what_waits_to_be_read_is_kept_from_eviction(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    rig.store(0, 12)
+    rig.drop_host()
+    rig.disk.works.clear()
+    ticket = rig.load(0, 12)
+    assert rig.ssd._book.held >= 12
+    rig.disk.works.set()
+    ticket.wait(5)
+    ticket.release()
+    assert rig.ssd._book.held == 0
 
 
 def test_a_pin_keeps_pages_for_its_time(make_rig: MakeRig) -> None:
@@ -360,6 +387,20 @@ def test_what_is_under_way_does_not_survive_a_clear(make_rig: MakeRig) -> None:
     assert ticket.wait(5).ready == 0
     assert rig.tiers.usage()[Tier.HOST].pages == 0
     ticket.release()
+
+
+def test_what_waits_to_be_written_does_not_survive_a_clear(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    rig.disk.works.clear()
+    rig.store(0, 14)
+    clearing = threading.Thread(target=rig.tiers.clear, args=(Tier.SSD,))
+    clearing.start()
+    time.sleep(0.05)
+    rig.disk.works.set()
+    clearing.join()
+    assert rig.tiers.drain(5)
+    assert rig.ssd.usage().pages == 0
+    rig.check(0, 14)
 
 
 def test_a_failed_copy_is_not_stored(make_rig: MakeRig) -> None:

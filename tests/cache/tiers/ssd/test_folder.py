@@ -135,6 +135,18 @@ def test_a_fresh_orphan_keeps_its_share_and_a_stale_one_is_emptied(tmp_path: Pat
     store.close()
 
 
+def test_only_what_nobody_will_miss_is_emptied(tmp_path: Path) -> None:
+    gone = make(tmp_path / "f")
+    fill(gone, count=10)
+    owner = gone._space.owner
+    folder = Folder.open(tmp_path / "f")
+    assert not folder.raid(owner)
+    gone.close()
+    assert not folder.raid(owner)
+    assert folder.raid(owner._replace(base=OTHER.fingerprint))
+    assert not folder.raid(owner._replace(base=OTHER.fingerprint))
+
+
 def test_a_newcomer_gets_its_share(tmp_path: Path) -> None:
     folder = tmp_path / "f"
     first = make(folder)
@@ -150,6 +162,16 @@ def test_a_newcomer_gets_its_share(tmp_path: Path) -> None:
     assert second.usage().pages > 25
     first.audit()
     second.audit()
+    first.close()
+    second.close()
+
+
+def test_each_process_keeps_to_its_share(tmp_path: Path) -> None:
+    folder = tmp_path / "f"
+    first, second = make(folder), make(folder)
+    fill(first, count=100)
+    assert physical(folder / "00") <= (1 << 20) // 2 + 16384
+    assert set(fill(second, count=100)) == {Outcome.DONE}
     first.close()
     second.close()
 
