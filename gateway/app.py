@@ -21,6 +21,7 @@ from gateway.api.health import health_router
 from gateway.api.models import models_router
 from gateway.api.openapi import add_endpoints
 from gateway.api.route import route_router
+from gateway.api.stored import Stored
 from gateway.dispatch import Dispatcher
 from gateway.drain import Drain
 from gateway.errors import GatewayError, Internal, InvalidRequest, MethodNotAllowed, NotFound
@@ -56,9 +57,11 @@ class Gateway:
         self.metrics.watch(self.fleet, self.knowledge)
         access = Access(settings.access)
         self.framework = self._framework(access)
+        forwarder = Forwarder(self.dispatcher, settings.timeouts, self.metrics)
         self.app = Front(
             self.framework,
-            self._generation(access),
+            self._generation(access, forwarder),
+            Stored(access, self.drain, forwarder, settings.limits.body_bytes),
             self.metrics,
             log_requests=settings.log.requests,
         )
@@ -81,11 +84,10 @@ class Gateway:
             address = Address(connection, events or None, rank, settings.ranks)
             yield Replica(name, create_engine(settings.engine, address), rank)
 
-    def _generation(self, access: Access) -> dict[str, App]:
-        settings = self.settings
-        forwarder = Forwarder(self.dispatcher, settings.timeouts, self.metrics)
+    def _generation(self, access: Access, forwarder: Forwarder) -> dict[str, App]:
+        limit = self.settings.limits.body_bytes
         return {
-            endpoint.path: Generation(endpoint, access, self.drain, forwarder, settings.limits.body_bytes)
+            endpoint.path: Generation(endpoint, access, self.drain, forwarder, limit)
             for endpoint in ENDPOINTS
         }
 

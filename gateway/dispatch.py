@@ -4,9 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.errors import NotFound
 from gateway.fleet import Fleet, Replica
 from gateway.knowledge import Knowledge
 from gateway.routing import Decision, Matches, Policy, Prompt, RequestContext, decide
+from gateway.stored import StoredResponses
+
+RESPONSES = "/v1/responses"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class Dispatcher:
         self._fleet = fleet
         self._knowledge = knowledge
         self._policy = policy
+        self.stored = StoredResponses()
 
     async def look_up(self, request: Request) -> Dispatch:
         """Find out who serves the model and who holds how much of the prompt.
@@ -48,10 +53,32 @@ class Dispatcher:
             ModelNotFound, Overloaded
         """
         model = request.model
-        replicas = self._fleet.serving(model)
+        replicas = self._keepers(request, self._fleet.serving(model))
         prompt = await self._knowledge.prompt(request.path, model, request.body, request.size, replicas[0])
         context = RequestContext(request.request_id, request.path, model, request.body, prompt)
         return Dispatch(context, replicas, self._knowledge.matches(prompt, model, replicas[0]))
+
+    def keeper(self, response: str) -> Dispatch:
+        """The replica that keeps a stored response.
+
+        Raises:
+            NotFound: nobody here knows it.
+        """
+        name = self.stored.replica(response)
+        replica = self._fleet.get(name) if name is not None else None
+        if replica is None or not replica.up:
+            raise NotFound(
+                f"Response '{response}' is not known here: it is too old, its replica is gone, "
+                "or it was stored through another gateway."
+            )
+        context = RequestContext("", RESPONSES, "", {}, Prompt(1))
+        return Dispatch(context, [replica], {})
+
+    def _keepers(self, request: Request, replicas: list[Replica]) -> list[Replica]:
+        """Only the replica that keeps the response which this request goes on from."""
+        previous = request.body.get("previous_response_id") if request.path == RESPONSES else None
+        name = self.stored.replica(previous) if isinstance(previous, str) else None
+        return [replica for replica in replicas if replica.name == name] or replicas
 
     def decide(self, dispatch: Dispatch, replicas: list[Replica] | None = None) -> Decision:
         """Apply the policy to all of the dispatch's replicas, or to some of them."""
@@ -60,6 +87,3 @@ class Dispatcher:
     def commit(self, dispatch: Dispatch, replica: Replica) -> None:
         """The request goes there: its siblings shall know before the engine's events tell."""
         self._knowledge.predict(dispatch.context.prompt, dispatch.context.model, replica)
-
-
-__all__ = ["Dispatch", "Dispatcher", "Prompt", "Request"]

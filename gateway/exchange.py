@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
-from gateway.errors import AnswerBroken, GatewayError, Internal, MethodNotAllowed
+from gateway.errors import AnswerBroken, GatewayError, Internal
 from gateway.routing import Candidate
 from gateway.telemetry.metrics import GatewayMetrics
 from gateway.usage import Usage
@@ -24,6 +24,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 RawHeaders = Iterable[tuple[bytes, bytes]]
+
+STORED_PREFIX = "/v1/responses/"
 
 _SAFE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
@@ -104,13 +106,21 @@ class Front:
     Args:
         app: answers all paths that `generation` doesn't have.
         generation: path → application for the hot paths, which no framework slows down.
+        stored: answers the paths of stored responses, with the same machinery.
     """
 
     def __init__(
-        self, app: App, generation: Mapping[str, App], metrics: GatewayMetrics, *, log_requests: bool
+        self,
+        app: App,
+        generation: Mapping[str, App],
+        stored: App,
+        metrics: GatewayMetrics,
+        *,
+        log_requests: bool,
     ) -> None:
         self._app = app
         self._generation = generation
+        self._stored = stored
         self._metrics = metrics
         self._log_requests = log_requests
 
@@ -122,11 +132,10 @@ class Front:
         exchange = Exchange(scope, send)
         scope["exchange"] = exchange
         try:
-            app = self._generation.get(scope["path"])
+            path: str = scope["path"]
+            app = self._generation.get(path)
             if app is None:
-                app = self._app
-            elif scope["method"] != "POST":
-                raise MethodNotAllowed(f"Use POST on {scope['path']}.", headers=((b"allow", b"POST"),))
+                app = self._stored if path.startswith(STORED_PREFIX) else self._app
             await app(scope, receive, exchange.send)
         except GatewayError as error:
             await exchange.fail(error)

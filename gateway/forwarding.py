@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from engine_adapters.errors import EngineDisconnected, EngineError, EngineTimeout, EngineUnreachable
 from engine_adapters.events import Tier
 from engine_adapters.http import Headers, Reply
-from gateway.dispatch import Dispatch, Dispatcher, Request
+from gateway.dispatch import RESPONSES, Dispatch, Dispatcher, Request
 from gateway.errors import (
     AnswerBroken,
     GatewayError,
@@ -109,6 +109,18 @@ class Forwarder:
             except _TryElsewhere as final:
                 raise final.error from None
 
+    async def forward_stored(self, response: str, upstream: Upstream, exchange: Exchange) -> None:
+        """Answer the exchange with what the replica that keeps a response says of it.
+
+        Raises:
+            GatewayError, AnswerBroken: as `forward`.
+        """
+        dispatch = self._dispatcher.keeper(response)
+        try:
+            await self._attempt(dispatch, self._dispatcher.decide(dispatch).chosen, upstream, exchange)
+        except _TryElsewhere as failure:
+            raise failure.error from None
+
     def _moved(self, source: Replica, to: Replica, failure: _TryElsewhere, exchange: Exchange) -> None:
         self._metrics.moved(source.name)
         log.warning(
@@ -147,6 +159,8 @@ class Forwarder:
                 await self._refuse(replica, reply, first, exchange)
             else:
                 exchange.first_chunk_at = time.perf_counter()
+                if upstream.path == RESPONSES:
+                    self._dispatcher.stored.note(first, replica.name)
                 await self._relay(replica, reply, first, upstream, exchange)
         finally:
             passage.end(exchange.usage)

@@ -41,7 +41,9 @@ class Replica:
 
     def start(self) -> None:
         """Start it (again); returns at once."""
-        base = {**os.environ, "VLLM_SERVER_DEV_MODE": "1"}  # adds /reset_prefix_cache
+        # /reset_prefix_cache, and responses that are kept
+        ours = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ENABLE_RESPONSES_API_STORE": "1"}
+        base = {**os.environ, **ours}
         command = launch.command(self._spec, self._executable)
         self._child = self._crew.start(self.name, command, launch.environment(self._spec, base))
 

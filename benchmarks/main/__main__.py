@@ -1,33 +1,50 @@
-"""`python -m benchmarks.main [--profile]`: the table, or where the CPU time goes instead."""
+"""`python -m benchmarks.main [--only NAME] [--profile]`: the table, or where the CPU time goes instead."""
 
 import sys
-import time
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
 
 import typer
 
-from benchmarks.main import requests, streams
+from benchmarks.main import fifth_turn, memory, requests, second_turn, streams, tokenized
+from benchmarks.main.profile import LOADS
 from benchmarks.main.profile import profile as run_profile
-from benchmarks.main.rig import running_rig
-from benchmarks.report import Report
+from benchmarks.report import RESULTS, Report
+from benchmarks.servers import HOME, ServerFailed
+from engine_adapters.up.errors import UpError
 
-SCENARIOS = (requests, streams)
+SCENARIOS: dict[str, ModuleType] = {
+    "requests": requests,
+    "streams": streams,
+    "tokenized": tokenized,
+    "fifth_turn": fifth_turn,
+    "memory": memory,
+    "second_turn": second_turn,
+}
 
 
-def main(profile: bool = typer.Option(False, help="profile under load instead of measuring")) -> None:
-    report = Report("main")
-    with running_rig() as rig:
-        if profile:
-            run_profile(rig)
-            return
-        started, foreign = time.monotonic(), rig.foreign_seconds()
-        for scenario in SCENARIOS:
-            scenario.measure(rig, report)
-        share = (rig.foreign_seconds() - foreign) / (time.monotonic() - started)
-    report.note(f"Other processes used {share:.0%} of the core of the servers under test.")
-    for reason in rig.missing:
-        report.note(reason)
-    report.note("Latencies are of a closed loop: at 64 connections they are mostly the wait for one core.")
-    sys.exit(report.finish())
+def main(
+    only: Annotated[
+        list[str] | None, typer.Option(help=f"run of {', '.join(SCENARIOS)}; default: all")
+    ] = None,
+    profile: Annotated[bool, typer.Option(help=f"profile instead, under {', '.join(LOADS)}")] = False,
+) -> None:
+    if unknown := set(only or ()) - SCENARIOS.keys():
+        raise typer.BadParameter(f"{', '.join(unknown)}: choose from {', '.join(SCENARIOS)}")
+    if profile:
+        run_profile(only or list(LOADS))
+        return
+    # A part of the figures is no result of the benchmark: it is shown, and kept elsewhere.
+    results: Path = HOME / "bench-results" if only else RESULTS
+    report = Report("main", results=results)
+    for name in only or SCENARIOS:
+        try:
+            SCENARIOS[name].measure(report)
+        except (ServerFailed, UpError) as error:  # the others' figures took minutes, too
+            report.note(f"{name}: not measured: {error}")
+    status = report.finish()
+    sys.exit(0 if only else status)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from benchmarks.main.rig import Rig
+from benchmarks.main.rig import Rig, gateway, passthrough, running_rig, vllm_router
 from benchmarks.main.sse_client import stream
 from benchmarks.report import Report
 from benchmarks.servers import Server
@@ -30,19 +30,21 @@ class Samples:
     first_event: list[float] = field(default_factory=list)
 
 
-def measure(rig: Rig, report: Report) -> None:
+def measure(report: Report) -> None:
     """Interleaved repeats at each number of connections."""
-    idle = _idle_rates(rig)
-    for server in rig.contenders:
-        report.add(f"idle CPU, {server.name}", idle[server.name] * 1e3, "ms/s")
-    for connections in CONNECTIONS:
-        servers = [rig.backend, *rig.contenders]
-        samples = {server.name: Samples() for server in servers}
-        for _ in range(REPEATS):
-            for server in servers:
-                asyncio.run(_repeat(server, connections, idle, samples[server.name]))
-        direct = samples.pop(rig.backend.name)
-        _report(report, f"{connections} connection{'s' * (connections > 1)}", samples, direct)
+    with running_rig(gateway, passthrough, vllm_router) as rig:
+        idle = _idle_rates(rig)
+        for server in rig.contenders:
+            report.add(f"idle CPU, {server.name}", idle[server.name] * 1e3, "ms/s")
+        for connections in CONNECTIONS:
+            servers = [rig.backend, *rig.contenders]
+            samples = {server.name: Samples() for server in servers}
+            for _ in range(REPEATS):
+                for server in servers:
+                    asyncio.run(_repeat(server, connections, idle, samples[server.name]))
+            direct = samples.pop(rig.backend.name)
+            _report(report, f"{connections} connection{'s' * (connections > 1)}", samples, direct)
+        rig.tell(report, "streams")
 
 
 def _idle_rates(rig: Rig) -> dict[str, float]:

@@ -4,18 +4,16 @@ A payload is msgpack: `[published at, [event, ...], data-parallel rank]`, each e
 with default values left out. What the fields mean was read in vLLM 0.32 (`distributed/kv_events.py`,
 `v1/core/block_pool.py`, `v1/core/kv_cache_utils.py`):
 
-- Hashes are 64-bit integers or, by an option of the engine, the 32 bytes whose low 64 bits those are. -
-`extra_keys` has an entry for each block, and in it, untagged and in this order: the LoRA's name, if there is
-one;
-  `(id, offset)` of each image that reaches into the block, the offset relative to the block and negative
-  where it began earlier; in the first block the cache salt; the digest of prompt embeddings.
+- Hashes are 64-bit integers or, by an option of the engine, the 32 bytes whose low 64 bits those are.
+- `extra_keys` has an entry for each block, and in it, untagged and in this order: the LoRA's name, if there
+  is one; `(id, offset)` of each image that reaches into the block, the offset relative to the block and
+  negative where it began earlier; in the first block the cache salt; the digest of prompt embeddings.
 - Blocks of several KV groups carry their group. Only groups of full attention say how far a prefix reaches:
-those of
-  sliding windows and the like hold less, and are left out. A removal doesn't repeat its group's kind.
-- Blocks that were restored without their tokens come as placeholders, without tokens and with block size 0. -
-Two blocks may hold one prefix; a removal then speaks of one of them. The prefix counts as gone: this costs a
-hit
-  at times, never a wrong one.
+  those of sliding windows and the like hold less, and are left out. A removal doesn't repeat its group's
+  kind.
+- Blocks that were restored without their tokens come as placeholders, without tokens and with block size 0.
+- Two blocks may hold one prefix; a removal then speaks of one of them. The prefix counts as gone: this costs
+  a hit at times, never a wrong one.
 
 Lower tiers are left to the agent's stream: vLLM's own events about them lack what a key needs.
 """

@@ -11,6 +11,7 @@ from gateway.api.body import Body, ClientLeft, ask_for_usage, parse, read_body
 from gateway.api.endpoints import Endpoint
 from gateway.dispatch import Request
 from gateway.drain import Drain
+from gateway.errors import MethodNotAllowed
 from gateway.exchange import Exchange, Message, Receive, Scope, Send
 from gateway.forwarding import Forwarder, Upstream
 from gateway.headers import Headers, Incoming, sort_request
@@ -35,6 +36,8 @@ class Generation:
         """Answer one request."""
         exchange: Exchange = scope["exchange"]
         exchange.endpoint = self._endpoint.path
+        if scope["method"] != "POST":
+            raise MethodNotAllowed(f"Use POST on {scope['path']}.", headers=((b"allow", b"POST"),))
         incoming = sort_request(scope["headers"])
         self._access.check_api(incoming.credential)
         self._drain.enter()
@@ -52,7 +55,7 @@ class Generation:
             exchange.request_id.decode(), self._endpoint.path, body.fields["model"], body.fields, len(raw)
         )
         upstream = self._upstream(body, incoming.upstream, scope["query_string"], exchange)
-        await _while_connected(self._forwarder.forward(request, upstream, exchange), receive)
+        await while_connected(self._forwarder.forward(request, upstream, exchange), receive)
 
     def _upstream(self, body: Body, headers: Headers, query: bytes, exchange: Exchange) -> Upstream:
         raw, drop_usage = body.raw, False
@@ -66,7 +69,7 @@ class Generation:
         return Upstream("POST", path, headers, raw, streamed, drop_usage)
 
 
-async def _while_connected(forwarding: Coroutine[None, None, None], receive: Receive) -> None:
+async def while_connected(forwarding: Coroutine[None, None, None], receive: Receive) -> None:
     """Await the answer; cancel it when the client leaves, which frees the engine.
 
     Raises:

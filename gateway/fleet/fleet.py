@@ -25,6 +25,10 @@ class Fleet:
     def __len__(self) -> int:
         return len(self._replicas)
 
+    def get(self, name: str) -> Replica | None:
+        """The replica of this name."""
+        return self._replicas.get(name)
+
     def __getitem__(self, name: str) -> Replica:
         return self._replicas[name]
 

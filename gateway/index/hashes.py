@@ -141,7 +141,7 @@ class _Chain:
         hashes, parents = events.hashes[self.blocks], events.parents[chosen[children]]
         order = np.argsort(hashes, kind="stable")
         blocks = order.take(np.searchsorted(hashes, parents, sorter=order), mode="clip")
-        found = (hashes[blocks] == parents) & (self._owner[blocks] < children)
+        found = hashes[blocks] == parents
         children, blocks = children[found], blocks[found]
         lengths = (self._step[blocks] + 1) * events.block_tokens
         at = starts.tolist()

@@ -11,21 +11,31 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from cache.prefix import PrefixKeys
+from cache.prefix import Keys, PrefixKeys
 from engine_adapters.events import SLICE_BLOCKS, BlockEvents, Change, Cleared, Origin, PageEvents, Tier
 from gateway.index.changes import apply_blocks, apply_pages
 from gateway.index.hashes import EngineHashes
-from gateway.index.match import Match, Runs, compress, match, overlay
+from gateway.index.match import Match, Positions, Runs, compress, match, overlay
 from gateway.index.residency import WORD, Bits, Plane, Residency
+from gateway.index.table import Slots
 from gateway.index.targets import Store, Target, Targets
 from gateway.index.upkeep import Clearing, Lifetimes, Upkeep
 
 DEFAULT_PAGE: Final = 16
 LEAST_BLOCKS: Final = 4096
+HINTS: Final = 1024
+"""Blocks of a prediction that are written at once, for siblings to meet there; more follow in slices."""
 OWN_TIERS: Final = (Tier.GPU, Tier.HOST, Tier.SSD)
 
 
-Queued = tuple[Target, BlockEvents | PageEvents] | Clearing
+class Hints(NamedTuple):
+    """The rest of a long prediction: prefix keys, and where they end."""
+
+    keys: Keys
+    ends: Positions
+
+
+Queued = tuple[Target, BlockEvents | PageEvents | Hints] | Clearing
 
 
 class IndexState(NamedTuple):
@@ -148,12 +158,16 @@ class Index:
             return
         stride = target.pages[Tier.GPU]
         keys = prefix.at(stride)[: self._residency.limit // 4]
-        self._residency.make_room(len(keys))
         ends = np.arange(1, len(keys) + 1) * stride
-        rows = self._residency.set(keys, ends, Plane.HINT, target.column)
+        pieces = [Hints(keys[at : at + HINTS], ends[at : at + HINTS]) for at in range(0, len(keys), HINTS)]
+        for rest in pieces[1:]:
+            self._backlog += len(rest.keys)
+            self._queue.append((target, rest))
         waiting = not target.sends_events or target.expecting_since is not None
-        if not waiting and not self._residency.has(rows, Plane.GPU, target.column).all():
-            target.expecting_since = now
+        if pieces:
+            rows = self._hint(target, pieces[0])
+            if not waiting and not self._residency.has(rows, Plane.GPU, target.column).all():
+                target.expecting_since = now
 
     def state(self) -> IndexState:
         """Sizes and counts as they are now."""
@@ -183,11 +197,18 @@ class Index:
         self._upkeep.begin(clearing)
         self._queue.append(clearing)
 
-    def _apply(self, target: Target, change: BlockEvents | PageEvents) -> None:
-        if isinstance(change, PageEvents):
+    def _hint(self, target: Target, hints: Hints) -> Slots:
+        self._residency.make_room(len(hints.keys))
+        return self._residency.set(hints.keys, hints.ends, Plane.HINT, target.column)
+
+    def _apply(self, target: Target, change: BlockEvents | PageEvents | Hints) -> None:
+        if not isinstance(change, BlockEvents):
             self._queue.popleft()
             self._backlog -= len(change.keys)
-            apply_pages(target, change, self._residency)
+            if isinstance(change, Hints):
+                self._hint(target, change)
+            else:
+                apply_pages(target, change, self._residency)
             return
         taken = self._take()
         self._backlog -= sum(len(batch.hashes) for _, batch in taken)
@@ -203,9 +224,9 @@ class Index:
             if isinstance(self._queue[0], Clearing):
                 break
             target, batch = self._queue[0]
-            if isinstance(batch, PageEvents) or (
-                width and batch.block_tokens and batch.block_tokens != width
-            ):
+            if not isinstance(batch, BlockEvents):
+                break
+            if width and batch.block_tokens and batch.block_tokens != width:
                 break
             width = width or batch.block_tokens
             blocks += len(batch.hashes)

@@ -39,14 +39,13 @@ class Match:
     """What the targets hold of one prompt.
 
     `tokens` [targets, 4] counts the leading tokens that each target would take from each tier, in the order
-    of `Tier`; row i is that of `origins[i]`.
+    of `Tier`; row i is that of `origins[i]`. `ends` [runs] and `held` [runs, 4, targets] are where they lie.
     """
 
     origins: tuple[Origin, ...]
     tokens: Positions
-    _columns: Positions
-    _ends: Positions
-    _held: Bits
+    ends: Positions
+    held: npt.NDArray[np.bool_]
 
     def leading(self) -> Positions:
         """Leading tokens present on each target [targets], all tiers together."""
@@ -55,14 +54,12 @@ class Match:
 
     def spans(self, target: int) -> Iterator[Span]:
         """The match of `origins[target]`, from the start of the prompt on."""
-        column = int(self._columns[target])
-        word, bit = column // WORD, np.uint64(1 << column % WORD)
         span = None
         start = 0
-        for end, held in zip(self._ends.tolist(), self._held[:, :, word] & bit, strict=True):
+        for end, held in zip(self.ends.tolist(), self.held[:, :, target], strict=True):
             if not held.any():
                 break
-            tier = Tier(int(np.argmax(held != 0)))
+            tier = Tier(int(np.argmax(held)))
             if span is not None and span.tier is not tier:
                 yield span
                 span = None
@@ -74,14 +71,15 @@ class Match:
 
 def compress(rows: Bits, stride: int) -> Runs:
     """Runs of equal rows, each row standing for `stride` tokens."""
-    if not len(rows):
-        return Runs(np.zeros(0, np.int64), rows)
-    width = rows.shape[1]
+    count, width = rows.shape
     flat = rows.reshape(-1)
-    changed = (flat[width:] != flat[:-width]).nonzero()[0] // width
-    last = np.concatenate((changed, (len(rows) - 1,)))
-    last = last[np.concatenate((changed != last[1:], (True,)))]
-    return Runs((last + 1) * stride, rows[last])
+    changed = (flat[width:] != flat[:-width]).nonzero()[0]
+    last = np.empty(len(changed) + min(count, 1), np.int64)
+    last[: len(changed)] = changed // width
+    last[len(changed) :] = count - 1
+    if len(changed) > 1:
+        last = last[np.append(last[1:] != last[:-1], True)]
+    return Runs((last + 1) * stride, rows.take(last, axis=0))
 
 
 def overlay(views: list[Runs], width: int) -> Runs:
@@ -96,32 +94,29 @@ def overlay(views: list[Runs], width: int) -> Runs:
 
 
 def match(runs: Runs, origins: tuple[Origin, ...], columns: Positions, stores: Positions | None) -> Match:
-    """Read runs of bits as a match. `stores` are the columns of the targets' shared storage, if any has
-    one."""
-    planes = runs.rows.reshape(len(runs.rows), PLANES, runs.rows.shape[1] // PLANES)
-    held = planes[:, : len(Tier)].copy()
-    held[:, Tier.GPU] |= planes[:, Plane.HINT] | planes[:, Plane.HINT_OLD]
-    held[:, Tier.GPU] = taken = np.bitwise_and.accumulate(held[:, Tier.GPU])
-    held[:, Tier.SHARED] |= planes[:, Plane.SHARED_OLD]
-    held[:, Tier.SHARED] = _of_targets(held[:, Tier.SHARED], columns, stores) if stores is not None else 0
+    """Read runs of bits as a match.
+
+    `columns` are those of the targets, `stores` those of their shared storage, if any has one.
+    """
+    bits = np.unpackbits(runs.rows.view(np.uint8), axis=1, bitorder="little").view(np.bool_)
+    bits = bits.reshape(len(bits), PLANES, runs.rows.shape[1] // PLANES * WORD)
+    own = bits.take(columns, axis=2)
+    held = own[:, : len(Tier)]
+    taken = np.logical_and.accumulate(own[:, Plane.GPU] | own[:, Plane.HINT] | own[:, Plane.HINT_OLD])
+    held[:, Tier.GPU] = taken
+    held[:, Tier.SHARED] = False if stores is None else _reached(bits, stores)
     for tier in (Tier.HOST, Tier.SSD, Tier.SHARED):
         held[:, tier] &= ~taken
         taken = taken | held[:, tier]
-    held &= np.bitwise_and.accumulate(taken)[:, None]
+    held &= np.logical_and.accumulate(taken)[:, None]
     lengths = runs.ends.astype(np.float32)
     lengths[1:] -= lengths[:-1].copy()
-    bits = np.unpackbits(
-        held.view(np.uint8).reshape(len(held), held.shape[2] * len(Tier) * 8), axis=1, bitorder="little"
-    )
-    tokens = (lengths @ bits).reshape(len(Tier), -1).take(columns, axis=1).astype(np.int64).T
-    return Match(origins, tokens, columns, runs.ends, held)
+    tokens = lengths @ held.reshape(len(held), len(Tier) * len(columns))
+    return Match(origins, tokens.reshape(len(Tier), len(columns)).T.astype(np.int64), runs.ends, held)
 
 
-def _of_targets(shared: Bits, columns: Positions, stores: Positions) -> Bits:
-    """The bits of stores, moved to the columns of the targets that reach them."""
-    of_store = np.unpackbits(np.ascontiguousarray(shared).view(np.uint8), axis=1, bitorder="little")
-    of_target = np.zeros_like(of_store)
-    reach = stores != NO_STORE
-    of_target[:, columns[reach]] = of_store[:, stores[reach]]
-    packed: Bits = np.packbits(of_target, axis=1, bitorder="little").view(np.uint64)
-    return packed
+def _reached(bits: npt.NDArray[np.bool_], stores: Positions) -> npt.NDArray[np.bool_]:
+    """What lies in the stores, for each target that reaches one: [runs, targets]."""
+    shared = bits[:, Plane.SHARED] | bits[:, Plane.SHARED_OLD]
+    reached: npt.NDArray[np.bool_] = shared.take(stores, axis=1, mode="clip") & (stores != NO_STORE)
+    return reached

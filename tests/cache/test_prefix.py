@@ -50,7 +50,13 @@ def test_keys_are_the_sums_of_a_scalar_reference(tokens, stride, base, extras):
     ]
 
 
-@given(prompts, st.integers(1, 8), st.integers(0, 9), st.integers(0, MASK), st.integers(0, 80))
+@given(
+    st.lists(token_ids, min_size=40, max_size=80),
+    st.integers(1, 8),
+    st.integers(0, 9),
+    st.integers(0, MASK),
+    st.integers(0, 40),
+)
 def test_a_child_continues_its_parents_sum(tokens, stride, parent_blocks, base, image_at):
     extras = [Extra(image_at, digest("image"))]
     whole = prefix_keys(tokens, stride, base, extras=extras)

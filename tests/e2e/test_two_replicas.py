@@ -143,6 +143,17 @@ async def test_responses_and_messages_and_tokenize(served: Serving) -> None:
     assert text == "Hello"
 
 
+async def test_a_stored_responses_follow_ups_go_to_its_replica(sdk: AsyncOpenAI, replicas: Replicas) -> None:
+    for _ in range(3):  # round robin would send some of these elsewhere
+        first = await sdk.responses.create(model=MODEL, input="Hi", max_output_tokens=8)
+        again = await sdk.responses.retrieve(first.id)
+        assert again.id == first.id
+        second = await sdk.responses.create(
+            model=MODEL, input="And?", max_output_tokens=8, previous_response_id=first.id
+        )
+        assert second.previous_response_id == first.id
+
+
 async def test_a_disconnect_in_mid_stream_frees_the_engine(sdk: AsyncOpenAI, replicas: Replicas) -> None:
     streams = [await sdk.chat.completions.create(**chat(**LONG), stream=True) for _ in range(2)]
     for stream in streams:

@@ -142,8 +142,11 @@ def test_shared_storage_is_of_all_who_reach_it_in_their_namespace(engine):
         index.attach(Origin(name), pages={Tier.SHARED: 16}, store=store)
     prompt = engine.prompt(PROMPT)
     index.push(A, [pages(prompt, 16, Tier.SHARED)])
-    index.push(Origin("d"), [pages(prompt, 16, Tier.SHARED)])  # it has none: nobody could fetch these
     work(index)
+    known = index.state().blocks
+    index.push(Origin("d"), [pages(engine.prompt(PROMPT[::-1]), 16, Tier.SHARED)])  # it has no store
+    work(index)
+    assert index.state().blocks == known
     assert index.match(prompt).tokens[:, Tier.SHARED].tolist() == [96, 96, 0, 0]
     index.detach("a")
     work(index)
@@ -153,12 +156,56 @@ def test_shared_storage_is_of_all_who_reach_it_in_their_namespace(engine):
     assert held(index, prompt, B) == 0
 
 
+def test_a_store_is_forgotten_with_the_last_replica_that_reached_it(engine):
+    index = Index(blocks=4096)
+    store = Store("s", "n")
+    index.attach(A, pages={Tier.SHARED: 16}, store=store)
+    index.push(A, [pages(engine.prompt(PROMPT), 16, Tier.SHARED)])
+    work(index)
+    index.detach("a")
+    work(index)
+    assert index.state().blocks == 0
+    index.attach(B, pages={Tier.SHARED: 16}, store=Store("other", "n"))
+    assert held(index, engine.prompt(PROMPT), B) == 0
+
+
+def test_a_replica_with_another_store_is_another_replica(engine):
+    index = Index(blocks=4096)
+    index.attach(A, pages={Tier.SHARED: 16}, store=Store("s", "n"))
+    tell(index, A, engine.stored(PROMPT))
+    index.attach(A, pages={Tier.SHARED: 16}, store=Store("s", "m"))
+    assert held(index, engine.prompt(PROMPT), A) == 0
+
+
+def test_saying_more_of_a_replica_forgets_nothing(engine):
+    index = Index(blocks=4096)
+    index.attach(A)
+    tell(index, A, Engine(block=32).stored(PROMPT), block=32)
+    index.attach(A, pages={Tier.HOST: 16})
+    index.push(A, [pages(engine.prompt(PROMPT), 16, Tier.HOST)])
+    work(index)
+    assert index.match(engine.prompt(PROMPT[:80])).tokens.tolist() == [[64, 0, 0, 0]]
+    assert index.match(engine.prompt(PROMPT[:81])).tokens.tolist() == [[64, 16, 0, 0]]
+
+
 def test_predicted_blocks_let_a_bursts_siblings_meet(index, engine):
     """Siblings of one burst race: the first one's choice is known before its first event."""
     prompt = engine.prompt(PROMPT)
     index.predict(prompt, B, now=0.0)
     assert held(index, engine.prompt([*PROMPT[:64], *[1] * 40]), B) == 64
     assert held(index, prompt, A) == 0
+
+
+def test_a_long_prediction_is_written_in_slices(engine):
+    index = Index(blocks=1 << 14)
+    index.attach(A, sends_events=False)
+    prompt = engine.prompt(list(range(16 * 3000 + 1)))
+    index.predict(prompt, A, now=0.0)
+    assert held(index, prompt, A) == 1024 * 16
+    assert index.backlog == 3000 - 1024
+    work(index)
+    assert held(index, prompt, A) == 3000 * 16
+    assert index.backlog == 0
 
 
 def test_predictions_that_no_event_confirms_end(engine):
@@ -340,6 +387,19 @@ def test_hashes_of_blocks_that_are_nowhere_make_room(index):
     state = index.state()
     assert (state.blocks, state.evicted, state.orphans) == (0, 0, 0)
     assert state.hashes <= 4096 * 3 // 2
+
+
+def test_more_names_than_fit_cost_the_oldest_blocks(index):
+    """Engines of many kinds, each with its own name for every block."""
+    rng = np.random.default_rng(5)
+    prompts = [rng.integers(0, 1000, 100 * 16 + 1).tolist() for _ in range(25)]
+    for name in "abc":
+        for tokens in prompts:
+            tell(index, A, Engine(name=name).stored(tokens))
+    state = index.state()
+    assert state.hashes <= 4096 * 3 // 2
+    assert 0 < state.evicted < 2500
+    assert held(index, Engine().prompt(prompts[-1]), A) == 1600
 
 
 def test_work_comes_in_slices(index, engine):

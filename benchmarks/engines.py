@@ -1,0 +1,67 @@
+"""Real engines for benchmarks: vLLM replicas of SmolLM2 on CPU, each with its share of the cores."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.servers import HOME, ServerFailed, free_port
+from engine_adapters.up import fleet, http, machine, options, small_model
+from engine_adapters.up.crew import Crew
+from engine_adapters.up.processes import Child
+from engine_adapters.up.progress import Progress
+from engine_adapters.up.state import Folder
+from engine_adapters.vllm import launch
+
+MODEL = small_model.NAME
+READY_S = 300.0
+
+
+@contextmanager
+def running_replicas(count: int) -> Iterator[list[launch.Launch]]:
+    """`count` replicas, ready; what they need is made where it is missing.
+
+    Raises:
+        UpError: this machine cannot run them.
+        ServerFailed: one did not come up.
+    """
+    each = fleet.ENGINE_MEMORY + machine.GIB + options.SMALL_MODEL_BYTES
+    machine.require_memory(count, each, machine.available_memory())
+    executable = fleet.prepare(options.Options(HOME, HOME / "up"), Progress(Console(stderr=True)))
+    folder = Folder(HOME / "bench-engines" / str(os.getpid()))
+    folder.path.mkdir(parents=True)
+    crew = Crew(folder, "")
+    try:
+        shares = machine.core_shares(os.sched_getaffinity(0), count)
+        specs = [_spec(crew.sockets, "abcdefgh"[i], share) for i, share in enumerate(shares)]
+        children = [
+            crew.start(
+                spec.name,
+                launch.command(spec, executable.script("vllm")),
+                launch.environment(spec, os.environ),
+            )
+            for spec in specs
+        ]
+        for spec, child in zip(specs, children, strict=True):
+            _await(spec, child)
+        yield specs
+    finally:
+        crew.end()
+        shutil.rmtree(folder.path)
+
+
+def _spec(sockets: Path, name: str, cores: tuple[int, ...]) -> launch.Launch:
+    model = str(HOME / "models" / MODEL)
+    return launch.Launch(name, model, MODEL, free_port(), sockets, cores)
+
+
+def _await(spec: launch.Launch, child: Child) -> None:
+    deadline = time.monotonic() + READY_S
+    while not http.answers(f"{spec.url}/health"):
+        if not child.running or time.monotonic() > deadline:
+            raise ServerFailed(f"replica {spec.name} did not come up. Its log ends:\n{child.log_end()}")
+        time.sleep(0.2)
