@@ -1,0 +1,82 @@
+"""A contender: a process that writes and reads regions of pages when told to, and says how long it took.
+
+It is told "write N" or "read N" in a line and answers with seconds in a line. `PAGES` pages of 1 MiB make a
+region. What a contender reads is what it wrote, except for fio, which reads regions of our own file.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+PAGE_BYTES = 1 << 20
+PAGES = 512
+REGION_BYTES = PAGES * PAGE_BYTES
+ROUNDS = 8
+REGIONS = 2 * ROUNDS + 1
+"""As many as our tier is large, so that the rounds measure a full one."""
+
+
+class Contender:
+    """The other end of `serve`."""
+
+    def __init__(
+        self,
+        name: str,
+        python: Path | str,
+        script: Path,
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        folder.mkdir(parents=True)
+        self._log = (folder.parent / f"{folder.name}.log").open("w")
+        self._process = subprocess.Popen(
+            [str(python), str(script), str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=environment,
+        )
+        self._answer()
+
+    def write(self, region: int) -> float:
+        """Seconds to write a region."""
+        return self._ask(f"write {region}")
+
+    def read(self, region: int) -> float:
+        """Seconds to read it back."""
+        return self._ask(f"read {region}")
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def _ask(self, line: str) -> float:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return float(self._answer())
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        while line := self._process.stdout.readline():
+            if line.startswith("answer "):
+                return line.removeprefix("answer ")
+        raise RuntimeError(f"{self.name} ended: see {self._log.name}")
+
+
+def serve(write: Callable[[int], float], read: Callable[[int], float]) -> None:
+    """Do what the lines on stdin say. Whatever else is printed is no answer."""
+    print("answer 0", flush=True)
+    for line in sys.stdin:
+        what, region = line.split()
+        print("answer", {"write": write, "read": read}[what](int(region)), flush=True)

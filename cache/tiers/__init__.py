@@ -1,0 +1,1 @@
+"""The tiers: where pages lie."""

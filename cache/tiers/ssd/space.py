@@ -1,0 +1,136 @@
+"""Disk space of one sub-folder.
+
+It grows by backed slots while cap, share and free-space floor allow, and shrinks.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from cache.memory import BLOCK
+from cache.tiers.ssd.device import Device
+from cache.tiers.ssd.folder import Folder, Limits, Seat, physical
+from cache.tiers.ssd.records import slot_bytes
+from cache.tiers.ssd.table import ENTRY_BYTES, Owner, Table
+
+USED_BYTES = 8
+_STEP_BYTES = 1 << 30
+_STEPS = 64
+_MARGIN = 16 * BLOCK
+"""What a file system may add of its own (extent blocks) when a file grows."""
+
+
+class Growth(NamedTuple):
+    """Slots that are backed by disk space from now on."""
+
+    holes: list[int]
+    """Given back earlier."""
+    opened: int
+    """New ones at the end of the file."""
+
+
+class Space:
+    """The files' sizes. Methods block and raise OSError; one thread at a time."""
+
+    def __init__(self, folder: Folder, seat: Seat, limits: Limits, owner: Owner, files: "Files") -> None:
+        self._folder = folder
+        self._seat = seat
+        self._limits = limits
+        self.owner = owner
+        self._files = files
+        self._slot = slot_bytes(owner.page_bytes)
+        self.slots = files.pages.size() // self._slot
+        self.holes: list[int] = []
+
+    @property
+    def capacity(self) -> int:
+        """The most slots that the cap could ever allow."""
+        return max(self._limits.cap // (self._slot + ENTRY_BYTES + USED_BYTES), 1)
+
+    def grow(self) -> Growth:
+        """Back some more slots, emptying other owners' sub-folders for it if need be."""
+        with self._folder.locked():
+            fits = self._fits()
+            while fits < 1 and self._at_cap() and self._folder.raid(self.owner):
+                fits = self._fits()
+            count = min(max(min(self._limits.cap // _STEPS, _STEP_BYTES) // self._slot, 1), fits)
+            if count < 1:
+                return Growth([], 0)
+            return self._refill(count) if self.holes else self._extend(min(count, self.capacity - self.slots))
+
+    def excess(self) -> int:
+        """Bytes to give back now: beyond this process's share of the cap, or below the free-space floor."""
+        with self._folder.locked():
+            own, share = physical(self._seat.path), self._limits.cap // self._folder.shares()
+            return max(own - share, self._limits.free_floor - self._folder.free_space(), 0)
+
+    def give_back(self, slots: Iterable[int]) -> list[int]:
+        """Give back the disk space of free slots that were taken out of use; returns those it had to keep."""
+        kept: list[int] = []
+        for first, count in _runs(slots):
+            run = range(first, first + count)
+            if self._files.pages.punch(first * self._slot, count * self._slot):
+                self.holes.extend(run)
+            else:
+                kept.extend(run)
+        return kept
+
+    def count_holes(self, free: list[int]) -> list[int]:
+        """After a restart: which of the free slots may have no disk space behind them."""
+        sparse = self._files.pages.backed() < self.slots * self._slot
+        self.holes = free if sparse else []
+        return self.holes
+
+    def _fits(self) -> int:
+        """How many more slots may be backed now."""
+        own, shares = physical(self._seat.path), self._folder.shares()
+        by_cap = self._limits.cap - self._folder.physical()
+        by_share = self._limits.cap // shares - own
+        by_floor = self._folder.free_space() - self._limits.free_floor
+        room = min(by_cap, by_share, by_floor) - min(_MARGIN, self._limits.cap // 16) - BLOCK
+        return room // (self._slot + ENTRY_BYTES + USED_BYTES)
+
+    def _at_cap(self) -> bool:
+        """Whether the cap is the bound, rather than the file system: only then emptying others helps."""
+        return self._limits.cap - self._folder.physical() < 2 * (self._slot + _MARGIN)
+
+    def _refill(self, count: int) -> Growth:
+        chosen, self.holes = self.holes[-count:], self.holes[:-count]
+        for first, length in _runs(chosen):
+            self._files.pages.reserve(first * self._slot, length * self._slot)
+        return Growth(chosen, 0)
+
+    def _extend(self, count: int) -> Growth:
+        if count < 1:
+            return Growth([], 0)
+        self._files.pages.reserve(self.slots * self._slot, count * self._slot)
+        self._files.table.reserve(self.slots + count)
+        self._files.used.reserve(0, (self.slots + count) * USED_BYTES)
+        self.slots += count
+        return Growth([], count)
+
+
+class Files(NamedTuple):
+    """The three open files of a sub-folder."""
+
+    pages: Device
+    table: Table
+    used: Device
+
+    def close(self) -> None:
+        """Close them."""
+        for file in self:
+            file.close()
+
+
+def _runs(slots: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """(first, count) of each run of neighbours."""
+    first = count = 0
+    for slot in sorted(slots):
+        if count and slot == first + count:
+            count += 1
+            continue
+        if count:
+            yield first, count
+        first, count = slot, 1
+    if count:
+        yield first, count

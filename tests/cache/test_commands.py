@@ -1,0 +1,173 @@
+"""`hpkv cache` on folders: at rest, in use, damaged, not ours."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cache.commands import app
+from cache.keys import Base
+from cache.testing import BASE, PAGE_BYTES, SPACE, content, key, page
+from cache.tiers.base import Write
+from cache.tiers.ssd import Limits, Ssd
+from cache.tiers.ssd.records import slot_bytes
+
+SLOT = slot_bytes(PAGE_BYTES)
+OTHER = Base(weights="f", kv_dtype="b", kv_layout="l", attention_backend="a", page_tokens=16, engine="test")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def filled(folder: Path, start: int, stop: int, tenant: int = 0, base: Base = BASE) -> Ssd:
+    store = Ssd(folder, base.fingerprint, PAGE_BYTES, Limits(cap=4 << 20, free_floor=0))
+    writes = [Write(page(n, tenant), [content(n)], n + 1) for n in range(start, stop)]
+    store.write(base.namespace(), writes)
+    return store
+
+
+def run(*arguments: str | Path, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, ["cache", *map(str, arguments)], input=stdin)
+
+
+def slot_of(store: Ssd, number: int) -> int:
+    (slot,) = store._book.find(SPACE, [key(number)])
+    return slot
+
+
+def test_stat_shows_each_part(folder: Path) -> None:
+    filled(folder, 0, 5).close()
+    living = filled(folder, 0, 7, base=OTHER)
+    result = run("stat", folder)
+    assert result.exit_code == 0
+    lines = [line for line in result.output.splitlines() if "at rest" in line or "in use" in line]
+    assert ["5" in lines[0], "at rest" in lines[0]] == [True, True]
+    assert ["7" in lines[1], "in use" in lines[1]] == [True, True]
+    living.close()
+
+
+def test_ls_lists_pages_of_a_tenant(folder: Path) -> None:
+    filled(folder, 0, 3, tenant=0xAB).close()
+    filled(folder, 3, 5).close()
+    assert len(run("ls", folder).stdout.splitlines()) == 5
+    lines = run("ls", folder, "--tenant", "ab").stdout.splitlines()
+    assert sorted(line.split()[2] for line in lines) == sorted(key(n).hex() for n in range(3))
+    assert len(run("ls", folder, "--limit", "2").stdout.splitlines()) == 2
+
+
+def test_verify_names_damaged_pages_and_changes_nothing(folder: Path) -> None:
+    store = filled(folder, 0, 4)
+    slot, pages = slot_of(store, 2), store._seat.path / "pages"
+    store.close()
+    assert run("verify", folder).exit_code == 0
+    with pages.open("r+b") as file:
+        file.seek(slot * SLOT + 5000)
+        file.write(b"\0\0\0\0")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    result = run("verify", folder)
+    assert result.exit_code == 1
+    assert f"{key(2).hex()}: payload damaged" in result.output
+    assert result.output.count("damaged") == 2
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_verify_works_beside_a_living_process(folder: Path) -> None:
+    store = filled(folder, 0, 4)
+    result = run("verify", folder)
+    assert (result.exit_code, "all pages are whole" in result.output) == (0, True)
+    store.close()
+
+
+def test_gc_trims_to_a_size_oldest_use_first(folder: Path) -> None:
+    store = filled(folder, 0, 20)
+    store.touch(SPACE, [key(0)], used=1000)
+    store.close()
+    assert run("gc", folder, "--max-bytes", str(12 * SLOT)).exit_code == 0
+    again = filled(folder, 0, 0)
+    left = [n for n, found in enumerate(again.find(SPACE, [key(n) for n in range(20)])) if found]
+    assert left[0] == 0
+    assert left[1:] == list(range(20 - len(left) + 1, 20))
+    assert 5 < len(left) < 13
+    again.close()
+
+
+def test_gc_by_age(folder: Path) -> None:
+    filled(folder, 0, 5).close()
+    assert run("gc", folder, "--older-than", "1").stdout == "0 bytes removed\n"
+    assert run("gc", folder, "--older-than", "-1").stdout == f"{5 * SLOT} bytes removed\n"
+    assert run("ls", folder).stdout == ""
+
+
+def test_gc_leaves_living_processes_alone_and_says_so(folder: Path) -> None:
+    store = filled(folder, 0, 5)
+    result = run("gc", folder, "--max-bytes", "0")
+    assert result.exit_code == 2
+    assert "written by living processes" in result.output
+    assert store.find(SPACE, [key(n) for n in range(5)]) == [True] * 5
+    store.close()
+
+
+def test_clear_asks_first(folder: Path) -> None:
+    filled(folder, 0, 5).close()
+    assert run("clear", folder, stdin="n\n").exit_code == 1
+    assert len(run("ls", folder).stdout.splitlines()) == 5
+    assert "5 pages removed" in run("clear", folder, stdin="y\n").output
+    assert run("ls", folder).stdout == ""
+    assert sum(path.stat().st_size for path in folder.rglob("pages")) == 0
+
+
+def test_clear_one_tenant(folder: Path) -> None:
+    filled(folder, 0, 3, tenant=7).close()
+    store = filled(folder, 3, 5)
+    busy = run("clear", folder, "--tenant", "7", "--yes")
+    assert (busy.exit_code, "living processes" in busy.output) == (2, True)
+    store.close()
+    assert run("clear", folder, "--tenant", "7", "--yes").stdout == "3 pages removed\n"
+    assert len(run("ls", folder).stdout.splitlines()) == 2
+    again = filled(folder, 0, 0)
+    assert again.find(SPACE, [key(n) for n in range(5)]) == [False] * 3 + [True] * 2
+    again.close()
+
+
+def test_living_processes_follow_a_clear(folder: Path) -> None:
+    store = filled(folder, 0, 3)
+    assert run("clear", folder, "--yes").stdout == "3 pages removed\n"
+    store.tend()
+    assert store.usage().pages == 0
+    store.close()
+
+
+@pytest.mark.parametrize("command", ["stat", "ls", "verify", "gc", "clear"])
+def test_what_is_not_ours_is_refused_and_kept(tmp_path: Path, command: str) -> None:
+    (tmp_path / "pages").write_text("precious")
+    extra = ["--yes"] if command == "clear" else []
+    for target, says in (
+        (tmp_path, "isn't a cache folder"),
+        (tmp_path / "no", "isn't a folder"),
+        ("s3://b", "only folders"),
+    ):
+        result = run(command, target, *extra)
+        assert result.exit_code == 2
+        assert says in result.output
+        assert "Traceback" not in result.output
+    assert (tmp_path / "pages").read_text() == "precious"
+
+
+def test_files_that_are_not_ours_inside_a_cache_folder_are_kept(folder: Path) -> None:
+    filled(folder, 0, 3).close()
+    (folder / "00" / "notes.txt").write_text("precious")
+    (folder / "77").mkdir()
+    (folder / "77" / "pages").write_text("hardly ours")
+    (folder / "backup").mkdir()
+    run("clear", folder, "--yes")
+    run("gc", folder)
+    assert (folder / "00" / "notes.txt").read_text() == "precious"
+    assert (folder / "backup").is_dir()
+    assert (folder / "77" / "pages").read_text() == "hardly ours"
+
+
+def test_a_bad_tenant_tag(folder: Path) -> None:
+    filled(folder, 0, 1).close()
+    assert "hexadecimal" in run("ls", folder, "--tenant", "zebra").output

@@ -1,0 +1,127 @@
+import pytest
+
+from cache.keys import Namespace
+from cache.testing import SPACE, key, page
+from cache.tiers.slots import ABSENT, Book, Recalled
+
+OTHER = Namespace(b"o" * 16)
+
+
+def put(book: Book, number: int, used: int = 1) -> int:
+    slot = book.take(SPACE, page(number))
+    book.publish(slot, used)
+    return slot
+
+
+def test_a_page_is_invisible_until_published() -> None:
+    book = Book(2)
+    slot = book.take(SPACE, page(1))
+    assert book.find(SPACE, [key(1)]) == [ABSENT]
+    assert book.filling(SPACE, key(1))
+    book.publish(slot, used=1)
+    assert book.find(SPACE, [key(1), key(2)]) == [slot, ABSENT]
+    assert book.has(SPACE, [key(2), key(1)]) == [False, True]
+    assert book.find(OTHER, [key(1)]) == [ABSENT]
+    assert book.entry(slot) == (SPACE, page(1), slot)
+
+
+def test_slots_run_out_and_come_back() -> None:
+    book = Book(2)
+    first, second = put(book, 1), put(book, 2)
+    assert book.take(SPACE, page(3)) == ABSENT
+    book.remove(first)
+    assert book.take(SPACE, page(3)) == first
+    book.abandon(first)
+    assert (book.taken, len(book)) == (1, 1)
+    book.remove(second)
+    book.audit()
+
+
+def test_a_removed_page_keeps_its_slot_while_held() -> None:
+    book = Book(1)
+    slot = put(book, 1)
+    book.hold([slot])
+    book.remove(slot)
+    assert book.find(SPACE, [key(1)]) == [ABSENT]
+    assert book.take(SPACE, page(2)) == ABSENT
+    book.audit()
+    book.unhold([slot])
+    assert book.take(SPACE, page(2)) == slot
+
+
+def test_a_held_filler_that_gives_up_frees_its_slot_once() -> None:
+    book = Book(1)
+    slot = book.take(SPACE, page(1))
+    book.hold([slot])
+    book.abandon(slot)
+    assert book.take(SPACE, page(2)) == ABSENT
+    book.unhold([slot])
+    assert (book.taken, book.held) == (0, 0)
+    book.audit()
+
+
+def test_shunned_slots_are_given_out_last() -> None:
+    book = Book(3)
+    slots = [book.take(SPACE, page(n)) for n in range(3)]
+    book.abandon(slots[0])
+    book.abandon(slots[1])
+    book.abandon(slots[2], shun=True)
+    assert [book.take(SPACE, page(n)) for n in range(3, 6)] == [slots[1], slots[0], slots[2]]
+
+
+def test_a_book_opens_slots_as_its_tier_grows() -> None:
+    book = Book(3, opened=1)
+    put(book, 1)
+    assert book.take(SPACE, page(2)) == ABSENT
+    book.opened += 2
+    assert book.take(SPACE, page(2)) != ABSENT
+
+
+def test_retired_slots_are_not_given_out() -> None:
+    book = Book(2)
+    slots = [put(book, 1), put(book, 2)]
+    for slot in slots:
+        book.remove(slot)
+    book.retire([slots[0]])
+    assert (book.take(SPACE, page(3)), book.take(SPACE, page(4))) == (slots[1], ABSENT)
+    assert book.taken == 1
+    book.restore([slots[0]])
+    assert book.take(SPACE, page(4)) == slots[0]
+
+
+def test_recalled_pages_are_live_and_the_rest_is_free() -> None:
+    book = Book(4, opened=3)
+    found = [
+        Recalled(2, SPACE, page(1), used=5, sequence=8),
+        Recalled(0, OTHER, page(1), used=4, sequence=7),
+        Recalled(1, SPACE, page(1), used=9, sequence=6),
+    ]
+    book.recall(found)
+    assert (book.find(SPACE, [key(1)]), book.find(OTHER, [key(1)])) == ([2], [0])
+    assert book.victims(3) == [0, 2]
+    assert (book.take(SPACE, page(9)), book.take(SPACE, page(8))) == (1, ABSENT)
+    book.audit()
+
+
+def test_a_later_record_of_the_same_page_replaces_the_earlier() -> None:
+    book = Book(2)
+    book.recall([Recalled(0, SPACE, page(1), 1, sequence=1), Recalled(1, SPACE, page(1), 2, sequence=2)])
+    assert book.find(SPACE, [key(1)]) == [1]
+    assert (len(book), book.taken) == (1, 1)
+    book.audit()
+
+
+def test_entries_of_a_tenant() -> None:
+    book = Book(4)
+    for number in range(4):
+        book.publish(book.take(SPACE, page(number, tenant=number % 2)), used=1)
+    assert [entry.page.key for entry in book.entries(1)] == [key(1), key(3)]
+    assert len(list(book.entries())) == 4
+
+
+def test_an_audit_finds_a_wrong_book() -> None:
+    book = Book(4)
+    put(book, 1)
+    book._free.append(0)
+    with pytest.raises(AssertionError, match="two states"):
+        book.audit()
