@@ -6,16 +6,16 @@ DEV := $(HPKV_HOME)/envs/dev
 GATEWAY := $(HPKV_HOME)/envs/gateway
 
 .DEFAULT_GOAL := help
-.PHONY: help lint format test test-fast lock clean
+.PHONY: help lint format test test-fast soak docker-compose lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # An environment is whole when its stamp names the lock it was made from: a changed lock remakes it.
-$(DEV)/.made: $(REQUIREMENTS)/dev.txt pyproject.toml
+$(DEV)/.made: $(REQUIREMENTS)/dev.txt
 	@deploy/make-env $(DEV) $(PYTHON) $(REQUIREMENTS)/dev.txt
 
-$(GATEWAY)/.made: $(REQUIREMENTS)/gateway.txt pyproject.toml
+$(GATEWAY)/.made: $(REQUIREMENTS)/gateway.txt
 	@deploy/make-env $(GATEWAY) $(PYTHON) $(REQUIREMENTS)/gateway.txt
 
 lint: $(DEV)/.made  ## ruff, mypy --strict, import contracts
@@ -28,11 +28,18 @@ format: $(DEV)/.made  ## rewrite the code in ruff's format
 	$(DEV)/bin/ruff format .
 	$(DEV)/bin/ruff check --fix .
 
-test: $(DEV)/.made  ## all tests, those on real engines included
+test: $(DEV)/.made engine-vllm docker-compose  ## all tests, those on real engines included
 	$(DEV)/bin/pytest -m "not soak"
 
-test-fast: $(DEV)/.made  ## the tests that need no engine, in about a minute
-	$(DEV)/bin/pytest -m "not engine and not soak"
+test-fast: $(DEV)/.made docker-compose  ## the tests that need no engine, in about a minute
+	$(DEV)/bin/pytest -m "not engine and not slow and not soak"
+
+soak: $(DEV)/.made engine-vllm  ## the long runs
+	$(DEV)/bin/pytest -m soak --timeout=3600
+
+# A test checks compose.yaml with Debian's docker-compose.
+docker-compose:
+	@deploy/apt-install docker-compose
 
 bench-%: $(DEV)/.made  ## run a benchmark: a table, and benchmarks/results/NAME.json
 	@$(DEV)/bin/python -m benchmarks.$*
@@ -66,10 +73,3 @@ engine-vllm: $(GATEWAY)/.made  ## vLLM's CPU environment and the small model
 
 lock-vllm:  ## resolve vLLM's CPU environment anew (needs pip-tools on the path)
 	@deploy/lock-vllm
-
-# Tests on real engines need them made; a test of compose.yaml needs Debian's docker-compose.
-test: engine-vllm docker-compose
-test-fast: docker-compose
-.PHONY: docker-compose
-docker-compose:
-	@deploy/apt-install docker-compose

@@ -9,6 +9,7 @@ COMMANDS = MappingProxyType(
         "serve": "gateway",
         "check-config": "gateway",
         "route": "gateway",
+        "cache": "cache",
         "up": "engine_adapters",
         "down": "engine_adapters",
     }
