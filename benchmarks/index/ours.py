@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from benchmarks.index.workload import BLOCK, LENGTHS, REPLICAS, filling, held_blocks, prompt
+from benchmarks.index.workload import BLOCK, LENGTHS, PASSES, REPLICAS, filling, held_blocks, prompt
 from cache.prefix import PrefixKeys, seed
 from engine_adapters.events import Origin, PageEvents, Tier
 from engine_adapters.vllm.events import VllmEvents
@@ -16,6 +17,13 @@ SEED = seed()
 ORIGINS = [Origin(f"replica-{i}") for i in range(REPLICAS)]
 STORE_REPLICAS = 8
 FILLED = 8
+
+
+class Took(NamedTuple):
+    """Seconds on the clock, and of this thread's CPU time."""
+
+    wall: float
+    cpu: float
 
 
 class Ours:
@@ -45,28 +53,28 @@ class Ours:
                     self.index.push(origin, _quarters(tokens, held_blocks(len(tokens), i)))
                 self.work()
 
-    def match(self, length: int) -> list[float]:
-        """Seconds for keys and match, for each prompt of this length in turn."""
+    def match(self, length: int) -> list[Took]:
+        """What keys and match take, for each prompt of this length in turn."""
         times = []
-        for tokens in self.prompts[length]:
-            start = time.perf_counter()
+        for tokens in self.prompts[length] * PASSES:
+            cpu, start = time.thread_time(), time.perf_counter()
             match = self.index.match(PrefixKeys(tokens, SEED))
-            times.append(time.perf_counter() - start)
+            times.append(Took(time.perf_counter() - start, time.thread_time() - cpu))
             want = [min(held_blocks(length, i), (length - 1) // BLOCK) * BLOCK for i in range(REPLICAS)]
             if match.leading().tolist() != want:
                 raise AssertionError(f"the index is wrong about a prompt of {length} tokens")
         return times
 
-    def apply(self, payloads: Sequence[bytes], replica: int) -> float:
-        """Seconds to decode and apply these payloads, a slice at a time as on the event loop."""
+    def apply(self, payloads: Sequence[bytes], replica: int) -> Took:
+        """Decode and apply these payloads, a slice at a time as on the event loop."""
         decoder = self._decoders[replica % FILLED]
-        start = time.perf_counter()
+        cpu, start = time.thread_time(), time.perf_counter()
         for at in range(0, len(payloads), 16):
             for payload in payloads[at : at + 16]:
                 decoder.feed(payload)
             self.index.push(ORIGINS[replica % FILLED], decoder.take())
             self.work()
-        return time.perf_counter() - start
+        return Took(time.perf_counter() - start, time.thread_time() - cpu)
 
 
 def payloads(blocks: int, number: int) -> list[bytes]:

@@ -15,7 +15,16 @@ from dynamo.llm import RadixTree, compute_block_hash_for_seq
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.index.workload import BLOCK, EVENT_BLOCKS, LENGTHS, REPLICAS, held_blocks, names, prompt
+from benchmarks.index.workload import (
+    BLOCK,
+    EVENT_BLOCKS,
+    LENGTHS,
+    PASSES,
+    REPLICAS,
+    held_blocks,
+    names,
+    prompt,
+)
 
 
 class Dynamo:
@@ -38,7 +47,7 @@ class Dynamo:
 
     def match(self, length: int) -> list[float]:
         times = []
-        for tokens in self._prompts[length]:
+        for tokens in self._prompts[length] * PASSES:
             start = time.perf_counter()
             found = self._tree.find_matches(compute_block_hash_for_seq(tokens, BLOCK))
             times.append(time.perf_counter() - start)

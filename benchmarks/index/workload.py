@@ -11,7 +11,11 @@ WHOLE = 8
 VOCABULARY = 50_000
 CHAINS = 8
 LENGTHS = {12_000: 40, 131_072: 4}
-"""Prompt lengths, and how many prompts of each take turns, so that no cache line stays warm by accident."""
+"""Prompt lengths, and how many prompts of each take turns: more than a core's own cache holds of the
+index."""
+PASSES = 5
+"""How often all prompts of a length are matched in one turn: what the other contender left in the caches
+wears off."""
 
 
 def prompt(length: int, number: int) -> list[int]:

@@ -98,8 +98,9 @@ def match(runs: Runs, origins: tuple[Origin, ...], columns: Positions, stores: P
 
     `columns` are those of the targets, `stores` those of their shared storage, if any has one.
     """
-    bits = np.unpackbits(runs.rows.view(np.uint8), axis=1, bitorder="little").view(np.bool_)
-    bits = bits.reshape(len(bits), PLANES, runs.rows.shape[1] // PLANES * WORD)
+    words = runs.rows.shape[1] // PLANES
+    flat = np.unpackbits(runs.rows.view(np.uint8), axis=1, count=PLANES * words * WORD, bitorder="little")
+    bits = flat.view(np.bool_).reshape(len(flat), PLANES, words * WORD)
     own = bits.take(columns, axis=2)
     held = own[:, : len(Tier)]
     taken = np.logical_and.accumulate(own[:, Plane.GPU] | own[:, Plane.HINT] | own[:, Plane.HINT_OLD])

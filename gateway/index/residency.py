@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from cache.prefix import Keys
 from engine_adapters.events import Tier
-from gateway.index.table import KeyTable, Slots, distinct
+from gateway.index.table import KeyTable, Slots, aligned, distinct
 
 Bits = npt.NDArray[np.uint64]
 Columns = npt.NDArray[np.int64]
@@ -69,13 +69,13 @@ class Residency:
     def __init__(self, limit: int, columns: int) -> None:
         self.limit: Final = limit
         self.words: Final = -(-columns // WORD)
-        self.width: Final = PLANES * self.words
+        self.width: Final = PLANES * self.words + 1
         self._table = KeyTable(2 * limit)
         # The row after the last stays empty: it is what an absent key's slot reads.
-        self._rows: Bits = np.zeros((self._table.slots + 1, self.width), np.uint64)
+        self._rows = aligned(self._table.slots + 1, self.width)
         self._flat = self._rows.reshape(-1)
-        # Of each row, when it was last stored or predicted, then its end, descending.
-        self._age: Bits = np.zeros(self._table.slots + 1, np.uint64)
+        # The last word of each row: when it was last stored or predicted, then its end, descending.
+        self._age = self._rows[:, -1]
         self._stamp = 0
         self._hand = 0
         self.evicted = 0
@@ -98,17 +98,19 @@ class Residency:
     @property
     def nbytes(self) -> int:
         """Bytes taken, used or not."""
-        return self._table.nbytes + self._rows.nbytes + self._age.nbytes
+        return self._table.nbytes + self._rows.nbytes
 
     def find(self, keys: Keys) -> Slots:
         """The row of each key, or `absent`."""
         return self._table.find(keys)
 
     def read(self, keys: Keys, mask: Bits | None) -> Bits:
-        """The bits of each key, those alone that `mask` [width] selects: [keys, width]."""
+        """The bits of each key, those alone that `mask` [width] selects: [keys, width]. The last word is
+        0."""
         rows = self._rows.take(self._table.find(keys), axis=0)
         if mask is not None:
             rows &= mask
+        rows[:, -1] = 0
         return rows
 
     def set(self, keys: Keys, ends: npt.NDArray[np.int64], plane: Plane, columns: int | Columns) -> Slots:
@@ -179,5 +181,5 @@ class Residency:
         return at, np.uint64(1) << (column % WORD).astype(np.uint64)
 
     def _drop_empty(self, rows: Slots) -> None:
-        empty = distinct(rows[~self._rows[rows].any(axis=1)])
+        empty = distinct(rows[~self._rows[rows, :-1].any(axis=1)])
         self._table.remove(empty[self._table.keys[empty] != 0])

@@ -19,6 +19,7 @@ from cache.prefix import Keys
 Slots = npt.NDArray[np.int64]
 
 WIDTH: Final = 8
+LINE: Final = 8  # words of a cache line
 SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing: also keys that are no hashes scatter
 # The byte of a u64 that holds its only set bit 1 << 8c is c = (value * BYTE_INDEX) >> 61.
 BYTE_INDEX: Final = np.uint64(sum(c << (61 - 8 * c) for c in range(WIDTH)))
@@ -34,13 +35,21 @@ def distinct(slots: Slots) -> Slots:
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
+def aligned(rows: int, width: int) -> Keys:
+    """Zeros [rows, width] that start at a cache line, so that a row of eight words is one line and not
+    two."""
+    words = np.zeros(rows * width + LINE, np.uint64)
+    start = -words.ctypes.data % (LINE * words.itemsize) // words.itemsize
+    return words[start : start + rows * width].reshape(rows, width)
+
+
 class KeyTable:
     """Keys in numbered slots. `absent` is the slot that stands for a key that isn't there."""
 
     def __init__(self, slots: int) -> None:
         self._shift = np.uint64(64 - max(1, (max(slots, 2 * WIDTH) - 1).bit_length() - 3))
         self._buckets = 1 << (64 - int(self._shift))
-        self._rows: Keys = np.zeros((self._buckets, WIDTH), np.uint64)
+        self._rows = aligned(self._buckets, WIDTH)
         self._passed: npt.NDArray[np.int32] = np.zeros(self._buckets, np.int32)
         self.keys: Keys = self._rows.reshape(-1)
         self.slots: Final = self._buckets * WIDTH

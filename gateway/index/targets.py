@@ -131,7 +131,7 @@ class Targets:
 
     def mask(self, target: Target, tier: Tier) -> Bits:
         """The bits [width] of one target in one tier."""
-        bits = np.zeros(PLANES * self.words, np.uint64)
+        bits = np.zeros(PLANES * self.words + 1, np.uint64)
         column = target.column_in(tier)
         if column != NO_STORE:
             for plane in PLANES_OF[tier]:
@@ -139,7 +139,7 @@ class Targets:
         return bits
 
     def _mask(self, stride: int) -> Bits:
-        bits = np.zeros(PLANES * self.words, np.uint64)
+        bits = np.zeros(PLANES * self.words + 1, np.uint64)
         for target in self.all:
             for tier in Tier:
                 if target.pages[tier] == stride:
