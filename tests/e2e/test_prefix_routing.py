@@ -183,7 +183,11 @@ async def test_salts_share_nothing(talk: Talk) -> None:
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
 async def test_what_only_the_engine_can_render_is_known_too(talk: Talk, path: str) -> None:
     text = f"Tell me about {path} and the lanterns of old harbours. " * 40
-    field = {"input": text} if path == "/v1/responses" else {"messages": [user(text)], "max_tokens": 4}
+    field = (
+        {"input": text, "max_output_tokens": 4}
+        if path == "/v1/responses"
+        else {"messages": [user(text)], "max_tokens": 4}
+    )
     body = {"model": MODEL, **field}
     first = await talk.client.post(path, json=body)
     assert first.status_code == 200, first.text
