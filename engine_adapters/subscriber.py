@@ -37,6 +37,8 @@ SETTLE_S: Final = 0.05
 REPLAY_SILENCE_S: Final = 3.0
 SLICE_MESSAGES: Final = 64
 MAX_BACKLOG: Final = 65_536
+UNCONNECTED_S: Final = 10.0
+RETRY_S: Final = 5.0
 
 
 class Decoder(Protocol):
@@ -70,6 +72,7 @@ class StreamState:
 
     `heard` is when the last message came, by the subscriber's clock; `published`, when the engine sent it, by
     its own. `gaps` were found, `lost` of them could not be filled. `unanswered` replays got no end.
+    `failures` are errors of ours, after each of which the stream was followed anew.
     """
 
     connected: bool = False
@@ -83,6 +86,7 @@ class StreamState:
     unanswered: int = 0
     restarts: int = 0
     invalid: int = 0
+    failures: int = 0
 
 
 class _Replay(Enum):
@@ -120,9 +124,31 @@ class Subscriber:
         self._tiers = tiers
         self._clock = clock
         self._check = asyncio.Event()
+        self._told: set[str] = set()
 
     async def run(self) -> None:
-        """Follow the stream, over disconnections and restarts, until cancelled."""
+        """Follow the stream, over disconnections, restarts and errors of our own, until cancelled."""
+        unconnected = asyncio.get_running_loop().call_later(UNCONNECTED_S, self._unconnected)
+        try:
+            while True:
+                try:
+                    await self._connect()
+                except Exception:
+                    self.state.failures += 1
+                    LOG.exception(
+                        "event stream of %s: failed; followed anew in %g s", self._endpoints.events, RETRY_S
+                    )
+                self.state.connected = False
+                await asyncio.sleep(RETRY_S)
+        finally:
+            unconnected.cancel()
+            self.state.connected = False
+
+    def check(self) -> None:
+        """Make sure, soon, that the engine is still the one that was heard last."""
+        self._check.set()
+
+    async def _connect(self) -> None:
         socket = self._context.socket(zmq.SUB)
         socket.set_hwm(HIGH_WATER)
         socket.subscribe(b"")
@@ -138,9 +164,13 @@ class Subscriber:
             monitor.close(linger=0)
             socket.close(linger=0)
 
-    def check(self) -> None:
-        """Make sure, soon, that the engine is still the one that was heard last."""
-        self._check.set()
+    def _unconnected(self) -> None:
+        if not self.state.connected:
+            LOG.warning(
+                "event stream of %s: not connected after %g s; does the engine publish events there?",
+                self._endpoints.events,
+                UNCONNECTED_S,
+            )
 
     async def _follow(self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket) -> None:
         direct: zmq.Socket[bytes] = zmq.Socket.shadow(socket.underlying)
@@ -171,10 +201,11 @@ class Subscriber:
                 frames = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return True
-            if len(frames) == 3:
-                await self._place(int.from_bytes(frames[1], "big"), frames[2])
+            sequence = _sequence(frames) if len(frames) == 3 else None
+            if sequence is not None and sequence >= 0:
+                await self._place(sequence, frames[-1])
             else:
-                self._invalid(f"a message of {len(frames)} frames")
+                self._invalid("frames", "a message that isn't topic, sequence of 8 bytes, payload")
         await self._room()
         return False
 
@@ -200,7 +231,7 @@ class Subscriber:
             self.state.published = self._decoder.feed(payload)
         except EventsInvalid as error:
             self.state.published = self._published(payload)
-            self._invalid(str(error))
+            self._invalid(type(error.__cause__ or error).__name__, str(error))
 
     def _published(self, payload: bytes) -> float:
         """When the engine published this; NaN, which equals nothing, where that can't be read."""
@@ -209,9 +240,14 @@ class Subscriber:
         except EventsInvalid:
             return math.nan
 
-    def _invalid(self, what: str) -> None:
+    def _invalid(self, kind: str, what: str) -> None:
+        """Count it, and warn of the first of its kind: there may be thousands a second."""
         self.state.invalid += 1
-        LOG.warning("event stream of %s: %s; is it of another engine version?", self._endpoints.events, what)
+        level = logging.DEBUG if kind in self._told else logging.WARNING
+        self._told.add(kind)
+        LOG.log(
+            level, "event stream of %s: %s; is it of another engine version?", self._endpoints.events, what
+        )
 
     def _hand_over(self) -> None:
         changes = self._decoder.take()
@@ -256,11 +292,14 @@ class Subscriber:
         verified = self.state.sequence < 0
         read = 0
         while await socket.poll(int(REPLAY_SILENCE_S * 1000)):
-            number, payload = (await socket.recv_multipart())[-2:]
-            sequence = int.from_bytes(number, "big", signed=True)
+            frames = await socket.recv_multipart()
+            sequence, payload = _sequence(frames), frames[-1]
+            if sequence is None:
+                self._invalid("replay", "a replay's answer that doesn't end in sequence of 8 bytes, payload")
+                return _Replay.HOLE
             if sequence < 0:
                 return _Replay.WHOLE if verified else _Replay.RESTARTED
-            if verified and read and sequence > self.state.sequence + 1:
+            if verified and read and sequence != self.state.sequence + 1:
                 return _Replay.HOLE
             if verified or sequence > self.state.sequence:
                 if not verified:
@@ -298,3 +337,10 @@ class Subscriber:
         self._sink.push(self._origin, [Cleared(tiers)])
         self.state.sequence = -1
         self.state.published = -math.inf
+
+
+def _sequence(frames: list[bytes]) -> int | None:
+    """The number in the last frame but one, negative at the end of a replay; None where there is none."""
+    if len(frames) < 2 or len(frames[-2]) != 8:
+        return None
+    return int.from_bytes(frames[-2], "big", signed=True)

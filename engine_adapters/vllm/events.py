@@ -20,7 +20,7 @@ Lower tiers are left to the agent's stream: vLLM's own events about them lack wh
 
 from array import array
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -45,7 +45,7 @@ Hash = int | bytes
 
 class _Stored(msgspec.Struct, tag="BlockStored", gc=False):
     block_hashes: list[Hash]
-    parent_block_hash: Hash | None
+    parent_block_hash: Annotated[int, msgspec.Meta(ge=0)] | bytes | None
     token_ids: list[int]
     block_size: int
     medium: str | None = None
@@ -88,8 +88,8 @@ class VllmEvents:
         """When the engine published this payload, by its clock. Raises EventsInvalid."""
         try:
             return self._head.decode(payload).published
-        except msgspec.DecodeError as error:
-            raise EventsInvalid(f"no vLLM event batch: {error}") from error
+        except Exception as error:
+            raise _invalid(error) from error
 
     def feed(self, payload: bytes) -> float:
         """Decode one payload; `take` gives its changes. Returns when it was published. Raises
@@ -104,8 +104,10 @@ class VllmEvents:
                 else:
                     self._flush()
                     self._changes.append(Cleared((Tier.GPU,)))
-        except (msgspec.DecodeError, OverflowError) as error:
-            raise EventsInvalid(f"no vLLM event batch that this version knows: {error}") from error
+        except EventsInvalid:
+            raise
+        except Exception as error:  # whatever was sent, the stream has to outlive it
+            raise _invalid(error) from error
         return batch.published
 
     def take(self) -> list[Change]:
@@ -166,9 +168,9 @@ class VllmEvents:
         return False
 
     def _flush(self) -> None:
-        if self._columns.counts:
-            self._changes.append(self._columns.events())
-            self._columns = _Columns()
+        columns, self._columns = self._columns, _Columns()
+        if columns.counts:
+            self._changes.append(columns.events())
 
 
 class _Columns:
@@ -238,16 +240,21 @@ class _Columns:
 
 
 def _folded(hashes: list[Hash]) -> list[int]:
-    """Hashes as integers of 64 bits, the same for both forms that vLLM gives them."""
+    """Hashes as integers of 64 bits, the same for both forms that vLLM gives them.
+
+    vLLM doesn't mix the two: of a mix, either this or the column it goes to raises TypeError.
+    """
     if not hashes or isinstance(hashes[0], int):
-        return hashes  # type: ignore[return-value]  # vLLM doesn't mix the two
-    return [int.from_bytes(name[-8:], "big") if isinstance(name, bytes) else name for name in hashes]
+        return hashes  # type: ignore[return-value]
+    return [int.from_bytes(name[-8:], "big") for name in hashes]  # type: ignore[index]
 
 
 def _extras(event: _Stored) -> tuple[list[BlockExtra], str | None]:
     """What is hashed into blocks at a place of its own, and the salt."""
     extras: list[BlockExtra] = []
     salt = None
+    if len(event.extra_keys or ()) > len(event.block_hashes):
+        raise EventsInvalid("extra keys of more blocks than were stored")
     for block, keys in enumerate(event.extra_keys or ()):
         for key in (keys or ())[event.lora_name is not None :]:
             if isinstance(key, str):
@@ -256,6 +263,8 @@ def _extras(event: _Stored) -> tuple[list[BlockExtra], str | None]:
                 extras.append(BlockExtra(block, 0, digest(key)))
             else:
                 name, offset = _image(key)
+                if offset >= event.block_size:
+                    raise EventsInvalid("an image that begins after its block")
                 if offset >= 0:  # one that began in an earlier block was mixed in there
                     extras.append(BlockExtra(block, offset, digest(name)))
     return extras, salt
@@ -266,6 +275,12 @@ def _image(key: Any) -> tuple[str, int]:
         case [str(name), int(offset)]:
             return name, offset
     raise EventsInvalid(f"an extra key that is no LoRA, salt, digest or image: {type(key).__name__}")
+
+
+def _invalid(error: Exception) -> EventsInvalid:
+    """Of errors that aren't msgspec's only the kind is told: their text may quote what was sent."""
+    what = str(error) if isinstance(error, msgspec.DecodeError) else type(error).__name__
+    return EventsInvalid(f"no vLLM event batch that this version knows: {what}")
 
 
 @lru_cache(maxsize=4096)

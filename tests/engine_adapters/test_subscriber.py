@@ -1,6 +1,7 @@
 """The subscriber over real sockets, against the fake engine's publisher."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
@@ -304,6 +305,120 @@ async def test_garbage_is_counted_and_the_stream_goes_on(publisher, follow, path
     await until(lambda: 2 in blocks.there)
     assert blocks.there == {1, 2}
     assert follower.state.invalid >= 2
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        (b"kv", b"\1" * 9, msgspec.msgpack.encode([2.0, [], 0])),
+        (b"kv", b"", msgspec.msgpack.encode([2.0, [], 0])),
+        (b"kv", b"\xff" * 8, msgspec.msgpack.encode([2.0, [], 0])),
+        (b"",),
+    ],
+)
+async def test_frames_without_a_sequence_are_left_out(publisher, follow, paths, blocks, frames):
+    follower = await follow(*paths)
+    await settled(follower)
+    publisher.publish([block(1)])
+    publisher.publish_raw(*frames)
+    publisher.publish([block(2)])
+    await until(lambda: 2 in blocks.there)
+    replays = follower.state.replays
+    follower.check()
+    await until(lambda: follower.state.replays > replays)
+    publisher.publish([block(3)])
+    await until(lambda: blocks.there == {1, 2, 3})
+    assert (follower.state.invalid, follower.state.failures, blocks.cleared) == (1, 0, [])
+
+
+async def test_garbage_of_one_kind_is_warned_of_once(publisher, follow, paths, blocks, caplog):
+    follower = await follow(*paths)
+    await settled(follower)
+    deep = msgspec.msgpack.encode([time.time(), [], 0])[:-1] + b"\x91" * 100_000 + b"\0"
+    for number in range(3):
+        publisher.publish_raw(b"kv", number.to_bytes(8, "big"), deep)
+    for _ in range(3):
+        publisher.publish_raw(b"kv")
+    await until(lambda: follower.state.invalid == 6)
+    warned = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warned) == 2
+    assert follower.state.failures == 0
+
+
+@pytest.mark.parametrize("answer", [(b"x",), (b"", b"kv", b"\0" * 9, b""), (b"", b"")])
+async def test_a_replay_that_is_answered_with_garbage_is_given_up(follow, paths, blocks, answer):
+    context = zmq.Context()
+    pub, router = context.socket(zmq.PUB), context.socket(zmq.ROUTER)
+    pub.bind(paths[0])
+    router.bind(paths[1])
+    try:
+        follower = await follow(*paths)
+        await until(lambda: bool(router.poll(0)))
+        router.send_multipart([router.recv_multipart()[0], *answer])
+        await until(lambda: follower.state.unanswered == 1)
+        pub.send_multipart([b"", (0).to_bytes(8, "big"), msgspec.msgpack.encode([1.0, [block(1)], 0])])
+        await until(lambda: blocks.there == {1})
+        assert (follower.state.invalid, follower.state.failures) == (1, 0)
+    finally:
+        pub.close(linger=0)
+        router.close(linger=0)
+        context.term()
+
+
+async def test_a_replay_that_goes_in_circles_is_given_up(follow, paths, blocks):
+    context = zmq.Context()
+    pub, router = context.socket(zmq.PUB), context.socket(zmq.ROUTER)
+    pub.bind(paths[0])
+    router.bind(paths[1])
+    payload = msgspec.msgpack.encode([1.0, [block(1)], 0])
+    try:
+        follower = await follow(*paths)
+        for _ in range(2):
+            await until(lambda: bool(router.poll(0)))
+            client = router.recv_multipart()[0]
+            for _ in range(3):
+                router.send_multipart([client, b"", b"kv", (0).to_bytes(8, "big"), payload])
+        await until(lambda: follower.state.unanswered == 1)
+        assert blocks.stored == [1]
+    finally:
+        pub.close(linger=0)
+        router.close(linger=0)
+        context.term()
+
+
+async def test_an_error_of_ours_is_told_and_the_stream_followed_anew(
+    monkeypatch, publisher, follow, paths, blocks, caplog
+):
+    monkeypatch.setattr(module, "RETRY_S", 0.2)
+    follower = await follow(*paths)
+    await settled(follower)
+    publisher.publish([block(1)])
+    await until(lambda: 1 in blocks.there)
+    poll, fail = zmq.asyncio.Poller.poll, [True]
+
+    def broken(self: zmq.asyncio.Poller, timeout: int = -1) -> object:
+        if fail.pop() if fail else False:
+            raise RuntimeError("broken")
+        return poll(self, timeout)
+
+    monkeypatch.setattr(zmq.asyncio.Poller, "poll", broken)
+    await until(lambda: follower.state.failures == 1)
+    assert not follower.state.connected
+    publisher.publish([block(2)])
+    await until(lambda: blocks.there == {1, 2})
+    assert (follower.state.connected, follower.state.lost, blocks.stored) == (True, 0, [1, 2])
+    assert any(record.exc_info and "followed anew" in record.message for record in caplog.records)
+
+
+@pytest.mark.parametrize("connects", [True, False])
+async def test_an_endpoint_that_is_never_connected_is_warned_of(
+    monkeypatch, publisher, follow, paths, caplog, connects
+):
+    monkeypatch.setattr(module, "UNCONNECTED_S", 0.5)
+    follower = await follow(paths[0] if connects else paths[0] + "-of-nobody")
+    await asyncio.sleep(1.0)
+    assert follower.state.connected is connects
+    assert ("not connected after" in caplog.text) is not connects
 
 
 async def test_a_slow_consumer_neither_blocks_the_engine_nor_loses_events(publisher, follow, paths, blocks):

@@ -13,6 +13,7 @@ from gateway.index import Index
 
 DATA = Path(__file__).parent / "data"
 RANK = Origin("a")
+DEEP = b"\x91" * 100_000 + b"\x00"
 
 
 def stored(hashes, tokens, parent=None, size=2, **fields) -> dict[str, object]:
@@ -156,6 +157,17 @@ def test_blocks_of_several_sizes_come_in_batches_of_their_own():
         msgspec.msgpack.encode([1.5, [stored([-7], [1, 2])], 0]),
         msgspec.msgpack.encode([1.5, [stored([7], [1, 2**40])], 0]),
         msgspec.msgpack.encode([1.5, [stored([7], [1, 2], extra_keys=[[["cat", 1, 2]]])], 0]),
+        msgspec.msgpack.encode([1.5, [stored([7], [1, 2], extra_keys=[[["cat", 2]]])], 0]),
+        msgspec.msgpack.encode([1.5, [stored([7], [1, 2], extra_keys=[None, [["cat", 1]]])], 0]),
+        msgspec.msgpack.encode([1.5, [stored([7], [1, 2], parent=-1)], 0]),
+        msgspec.msgpack.encode([1.5, [stored([7, b"x" * 32], [1, 2, 3, 4])], 0]),
+        msgspec.msgpack.encode([1.5, [stored([b"x" * 32, 7], [1, 2, 3, 4])], 0]),
+        msgspec.msgpack.encode([1.5, [removed([7, b"x" * 32])], 0]),
+        msgspec.msgpack.encode([1.5, [removed([b"x" * 32, 7])], 0]),
+        msgspec.msgpack.encode([1.5, [], 0])[:-1] + DEEP,
+        msgspec.msgpack.encode([1.5, [stored([7], [1, 2], extra_keys=["NEST"])], 0]).replace(
+            b"\xa4NEST", DEEP
+        ),
     ],
 )
 def test_what_vllm_never_sends_is_refused_whole(payload):
@@ -169,8 +181,16 @@ def test_what_vllm_never_sends_is_refused_whole(payload):
 def test_the_time_of_publishing_is_read_without_the_rest():
     decoder = VllmEvents()
     assert decoder.published(msgspec.msgpack.encode([1.5, [{"type": "BlockTeleported"}], 0])) == 1.5
-    with pytest.raises(EventsInvalid):
-        decoder.published(b"\xc1")
+    for payload in (b"\xc1", b"\x92" + DEEP, msgspec.msgpack.encode([1.5, 0])[:-1] + DEEP):
+        with pytest.raises(EventsInvalid):
+            decoder.published(payload)
+
+
+def test_a_refusal_does_not_quote_what_was_sent():
+    with pytest.raises(EventsInvalid) as refused:
+        decode(stored([7], [123456, 2**40]))
+    assert "OverflowError" in str(refused.value)
+    assert str(2**40) not in str(refused.value)
 
 
 @pytest.mark.parametrize("recording", ["int", "bytes"])
