@@ -1,5 +1,6 @@
 """What the gateway asks of an engine over HTTP, whatever kind it is."""
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
@@ -94,20 +95,27 @@ class Engine(ABC):
         if status != 200:
             raise EngineAnswerInvalid(f"{self.connection.url}/v1/models answered {status}")
         try:
-            cards = msgspec.json.decode(body, type=_Models).data
-        except msgspec.DecodeError as error:
+            return [_card(raw) for raw in msgspec.json.decode(body, type=_Models).data]
+        except (msgspec.DecodeError, RecursionError) as error:
             raise EngineAnswerInvalid(
                 f"{self.connection.url}/v1/models is not a list of models: {error}"
             ) from error
-        return [
-            ModelCard(c["id"], c.get("root"), c.get("parent"), c.get("max_model_len"), c)
-            for c in cards
-            if isinstance(c.get("id"), str)
-        ]
 
 
 class _Models(msgspec.Struct):
-    data: list[dict[str, Any]]
+    data: list[msgspec.Raw]
+
+
+class _Card(msgspec.Struct):
+    id: str
+    root: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None
+
+
+def _card(raw: msgspec.Raw) -> ModelCard:
+    card = msgspec.json.decode(raw, type=_Card)
+    return ModelCard(card.id, card.root, card.parent, card.max_model_len, msgspec.json.decode(raw))
 
 
 class Metrics:
@@ -130,8 +138,10 @@ class Metrics:
             line = self._page[at + 1 : end if end >= 0 else len(self._page)]
             if line[len(needle) - 1 : len(needle)] in (b"{", b" ") and label in line:
                 try:
-                    found.append(float(line.rsplit(b" ", 1)[-1]))
+                    value = float(line.rsplit(b" ", 1)[-1])
                 except ValueError as error:
                     raise EngineAnswerInvalid(f"{name} has no number on the metrics page") from error
+                if math.isfinite(value):
+                    found.append(value)
             at = self._page.find(needle, at + 1)
         return found

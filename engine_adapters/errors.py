@@ -2,6 +2,7 @@
 
 EngineError
 ├── EngineUnreachable    no connection: refused, no route, TLS refused
+├── EngineExhausted      no file descriptor left here
 ├── EngineDisconnected   the connection broke after the request was sent
 ├── EngineTimeout        connecting, or the next byte, took longer than its limit
 ├── EngineAnswerInvalid  an answer that no engine of this kind should give
@@ -15,6 +16,10 @@ class EngineError(Exception):
 
 class EngineUnreachable(EngineError):
     """No connection could be made. The engine has not seen the request."""
+
+
+class EngineExhausted(EngineError):
+    """This process has no file descriptor left for a connection; it says nothing of the engine."""
 
 
 class EngineDisconnected(EngineError):

@@ -6,6 +6,7 @@ directly: a client's cookies, redirects and auth flows have no place between a g
 
 import asyncio
 import contextlib
+import errno
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from httpx_aiohttp.httpx2 import AiohttpTransport
 from engine_adapters.errors import (
     EngineDisconnected,
     EngineError,
+    EngineExhausted,
     EngineTimeout,
     EngineUnreachable,
 )
@@ -58,14 +60,20 @@ class Reply:
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         self._chunks: AsyncIterator[bytes] = aiter(response.stream)
 
-    async def chunk(self) -> bytes:
-        """The next chunk, or b"" at the end of the body."""
+    async def chunk(self, timeout_s: float | None = None) -> bytes:
+        """The next chunk, or b"" at the end of the body.
+
+        Args:
+            timeout_s: bounds the wait more tightly than the connection's own limit.
+        """
         try:
-            return await anext(self._chunks)
+            async with asyncio.timeout(timeout_s):
+                return await anext(self._chunks)
         except StopAsyncIteration:
             self._drained = True
             return b""
         except (httpx2.TransportError, aiohttp.ClientError, OSError) as error:
+            # A TimeoutError is an OSError.
             raise _translate(error, self._url, sent=True) from error
 
     async def read(self, limit: int) -> bytes:
@@ -203,6 +211,10 @@ def _translate(error: Exception, url: str, *, sent: bool) -> EngineError:
     cause = error.__cause__ if isinstance(error, httpx2.TransportError) and error.__cause__ else error
     if isinstance(cause, TimeoutError):
         return EngineTimeout(f"{url} stayed silent beyond its limit")
+    if isinstance(cause, aiohttp.ClientConnectorError) and cause.errno in (errno.EMFILE, errno.ENFILE):
+        return EngineExhausted(
+            f"no connection to {url}: {cause.os_error.strerror}; raise the limit (ulimit -n)"
+        )
     if not sent and isinstance(cause, aiohttp.ClientConnectorError):
         return EngineUnreachable(f"no connection to {url}: {cause.os_error.strerror or cause}")
     return EngineDisconnected(f"{url} broke the connection: {type(cause).__name__}")

@@ -56,7 +56,8 @@ class Dispatcher:
         replicas = self._keepers(request, self._fleet.serving(model))
         prompt = await self._knowledge.prompt(request.path, model, request.body, request.size, replicas[0])
         context = RequestContext(request.request_id, request.path, model, request.body, prompt)
-        return Dispatch(context, replicas, self._knowledge.matches(prompt, model, replicas[0]))
+        matches = self._knowledge.matches(prompt, model, replicas[0])
+        return Dispatch(context, _roomy(replicas, context), matches)
 
     def keeper(self, response: str) -> Dispatch:
         """The replica that keeps a stored response.
@@ -87,3 +88,12 @@ class Dispatcher:
     def commit(self, dispatch: Dispatch, replica: Replica) -> None:
         """The request goes there: its siblings shall know before the engine's events tell."""
         self._knowledge.predict(dispatch.context.prompt, dispatch.context.model, replica)
+
+
+def _roomy(replicas: list[Replica], context: RequestContext) -> list[Replica]:
+    """Those whose context holds the prompt; all, if none does: then one of them shall say so."""
+    if context.prompt.keys is None:
+        return replicas
+    longest = ((replica, replica.models[context.model].max_model_len) for replica in replicas)
+    fitting = [replica for replica, most in longest if most is None or most > context.prompt.tokens]
+    return fitting or replicas

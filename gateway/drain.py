@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 
 from gateway.errors import Overloaded
 from gateway.settings import ShutdownSettings
@@ -21,8 +22,9 @@ class Drain:
         self._open_requests = 0
         self._empty = asyncio.Event()
 
-    def enter(self) -> None:
-        """Count a request in.
+    @contextlib.contextmanager
+    def request(self) -> Iterator[None]:
+        """Count a request as open.
 
         Raises:
             Overloaded: closed to new requests.
@@ -30,12 +32,12 @@ class Drain:
         if self._closed:
             raise Overloaded("The gateway is shutting down; try again, and another instance will answer.")
         self._open_requests += 1
-
-    def leave(self) -> None:
-        """Count a request out."""
-        self._open_requests -= 1
-        if not self._open_requests:
-            self._empty.set()
+        try:
+            yield
+        finally:
+            self._open_requests -= 1
+            if not self._open_requests:
+                self._empty.set()
 
     async def run(self) -> int:
         """Announce, close, and wait; return how many requests are still open when time is up."""

@@ -4,11 +4,18 @@ Nothing is sent to the client before the replica's first body chunk: until then 
 once. After it, never: a second generation would not be the continuation of the first.
 """
 
+import asyncio
 import logging
 import time
 from dataclasses import dataclass
 
-from engine_adapters.errors import EngineDisconnected, EngineError, EngineTimeout, EngineUnreachable
+from engine_adapters.errors import (
+    EngineDisconnected,
+    EngineError,
+    EngineExhausted,
+    EngineTimeout,
+    EngineUnreachable,
+)
 from engine_adapters.events import Tier
 from engine_adapters.http import Headers, Reply
 from gateway.dispatch import RESPONSES, Dispatch, Dispatcher, Request
@@ -82,6 +89,7 @@ class Forwarder:
     def __init__(self, dispatcher: Dispatcher, timeouts: TimeoutSettings, metrics: GatewayMetrics) -> None:
         self._dispatcher = dispatcher
         self._first_chunk_s = timeouts.first_chunk_s
+        self._idle_s = timeouts.idle_s
         self._metrics = metrics
 
     async def forward(self, request: Request, upstream: Upstream, exchange: Exchange) -> None:
@@ -144,10 +152,8 @@ class Forwarder:
         try:
             try:
                 async with replica.patience(self._first_chunk_s):
-                    engine = replica.engine
-                    headers = [*upstream.headers, *engine.headers]
-                    reply = await engine.connection.send(
-                        upstream.method, upstream.path, headers, upstream.body
+                    reply = await replica.engine.connection.send(
+                        upstream.method, upstream.path, _headers(upstream, replica), upstream.body
                     )
                     first = await reply.chunk()
             except TimeoutError:
@@ -155,11 +161,11 @@ class Forwarder:
             except EngineError as error:
                 raise _failed(replica, error) from error
             passage.first_chunk()
-            if reply.status >= 400:
+            if not 200 <= reply.status < 300:
                 await self._refuse(replica, reply, first, exchange)
             else:
                 exchange.first_chunk_at = time.perf_counter()
-                if upstream.path == RESPONSES:
+                if upstream.path.partition("?")[0] == RESPONSES:
                     self._dispatcher.stored.note(first, replica.name)
                 await self._relay(replica, reply, first, upstream, exchange)
         finally:
@@ -176,8 +182,15 @@ class Forwarder:
 
     async def _refuse(self, replica: Replica, reply: Reply, first: bytes, exchange: Exchange) -> None:
         """Pass on an error answer, in the envelope."""
+        if not 400 <= reply.status < 600:
+            raise ReplicaFailed(
+                f"Replica {replica.name} answered {reply.status}: is its url that of the engine itself?"
+            )
         try:
-            body = first + await reply.read(_REFUSAL_BYTES)
+            async with asyncio.timeout(self._idle_s):
+                body = first + await reply.read(_REFUSAL_BYTES)
+        except TimeoutError:
+            body = first
         except EngineError as error:
             raise _failed(replica, error) from error
         refusal = replica.engine.refusal(reply.status, body)
@@ -222,7 +235,7 @@ class Forwarder:
                 passed = events.feed(chunk)
                 if passed:
                     await exchange.write(passed)
-                chunk = await reply.chunk()
+                chunk = await reply.chunk(self._idle_s)
             await exchange.write(events.finish(), more=False)
         except EngineError as error:
             self._broke(replica, error, exchange)
@@ -240,7 +253,7 @@ class Forwarder:
                 if size <= _USAGE_BYTES:
                     kept.append(chunk)
                 await exchange.write(chunk)
-                chunk = await reply.chunk()
+                chunk = await reply.chunk(self._idle_s)
         except EngineError as error:
             self._broke(replica, error, exchange)
             raise AnswerBroken(replica.name) from error
@@ -263,7 +276,18 @@ def _same(one: Replica, other: Replica) -> bool:
     return one.engine.connection is other.engine.connection
 
 
-def _failed(replica: Replica, error: EngineError) -> _TryElsewhere:
+def _headers(upstream: Upstream, replica: Replica) -> Headers:
+    own = replica.engine.headers
+    if not own:
+        return upstream.headers
+    # Which rank is for us to say: a client's wish would be joined to it.
+    names = {name for name, _ in own}
+    return [header for header in upstream.headers if header[0] not in names] + own
+
+
+def _failed(replica: Replica, error: EngineError) -> GatewayError | _TryElsewhere:
+    if isinstance(error, EngineExhausted):
+        return Overloaded("The gateway has no file descriptor left; try again soon.")
     if isinstance(error, EngineUnreachable):
         replica.fall(str(error))
     replica.suspected.set()

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import socket
 from types import FrameType
@@ -61,12 +62,20 @@ def _calm_collector() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
+def _raise_file_limit() -> None:
+    """Take all the file descriptors that we may have: a stream needs two, and the usual limit is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def serve(settings: Settings) -> None:
     """Run until told to end.
 
     Raises:
         SystemExit: the listener can't be opened; the log says why.
     """
+    _raise_file_limit()
     gateway = Gateway(settings)
     listen = settings.listen
     config = uvicorn.Config(

@@ -12,6 +12,10 @@ from gateway.usage import Usage, read_usage
 
 END = b"\n\n"
 _ENDS = (END, b"\r\n\r\n")
+_OVERLAP = 3
+_MOST_HELD = 4 << 20
+"""An unfinished event beyond this size passes unfinished, rather than fill the memory."""
+
 _EVENT = re.compile(rb".*?(?:\n\n|\r\n\r\n)", re.DOTALL)
 
 
@@ -25,29 +29,42 @@ class EventStream:
         usage: the last usage seen.
     """
 
-    __slots__ = ("_drop_usage", "_tail", "usage")
+    __slots__ = ("_drop_usage", "_held", "_held_bytes", "usage")
 
     def __init__(self, drop_usage: bool) -> None:
         self._drop_usage = drop_usage
-        self._tail = b""
+        self._held: list[bytes] = []
+        self._held_bytes = 0
         self.usage: Usage | None = None
 
     def feed(self, chunk: bytes) -> bytes:
         """Take a chunk from the engine; return what the client gets now, possibly nothing."""
-        if self._tail:
-            chunk = self._tail + chunk
-            self._tail = b""
-        if not chunk.endswith(_ENDS):
-            end = max(chunk.rfind(mark) + len(mark) if mark in chunk else 0 for mark in _ENDS)
-            chunk, self._tail = chunk[:end], chunk[end:]
+        if self._held or not chunk.endswith(_ENDS):
+            chunk = self._cut(chunk)
         if b'"usage"' in chunk:
             return self._read(chunk)
         return chunk
 
     def finish(self) -> bytes:
         """What is left at the end of a stream that ended well."""
-        tail, self._tail = self._tail, b""
-        return tail
+        held = b"".join(self._held)
+        self._held, self._held_bytes = [], 0
+        return held
+
+    def _cut(self, chunk: bytes) -> bytes:
+        """What is held and the chunk, up to the last event's end; the rest is held from now on."""
+        # An end may begin in what is held. Only these bytes are looked at again: a long event comes in many
+        # chunks, and looking through all of it at each would take quadratic time.
+        seam = b"".join(self._held[-_OVERLAP:])[-_OVERLAP:]
+        end = _last_end(seam + chunk) - len(seam)
+        if end <= 0:
+            self._held.append(chunk)
+            self._held_bytes += len(chunk)
+            return self.finish() if self._held_bytes > _MOST_HELD else b""
+        whole = b"".join((*self._held, chunk[:end]))
+        self._held = [chunk[end:]] if end < len(chunk) else []
+        self._held_bytes = len(chunk) - end
+        return whole
 
     def _read(self, chunk: bytes) -> bytes:
         kept: list[bytes] = []
@@ -61,6 +78,10 @@ class EventStream:
             if not (only_usage and self._drop_usage):
                 kept.append(event)
         return b"".join(kept)
+
+
+def _last_end(data: bytes) -> int:
+    return max(data.rfind(mark) + len(mark) if mark in data else 0 for mark in _ENDS)
 
 
 def error_event(error: GatewayError) -> bytes:

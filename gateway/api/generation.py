@@ -40,16 +40,17 @@ class Generation:
             raise MethodNotAllowed(f"Use POST on {scope['path']}.", headers=((b"allow", b"POST"),))
         incoming = sort_request(scope["headers"])
         self._access.check_api(incoming.credential)
-        self._drain.enter()
         try:
-            await self._answer(incoming, scope, receive, exchange)
+            # A body that comes slowly is not yet a request that anyone waits for.
+            raw = await read_body(receive, incoming.content_length, self._limit)
+            with self._drain.request():
+                await self._answer(raw, incoming, scope, receive, exchange)
         except ClientLeft:
             exchange.status = exchange.status or CLIENT_LEFT
-        finally:
-            self._drain.leave()
 
-    async def _answer(self, incoming: Incoming, scope: Scope, receive: Receive, exchange: Exchange) -> None:
-        raw = await read_body(receive, incoming.content_length, self._limit)
+    async def _answer(
+        self, raw: bytes, incoming: Incoming, scope: Scope, receive: Receive, exchange: Exchange
+    ) -> None:
         body = parse(raw, self._endpoint)
         request = Request(
             exchange.request_id.decode(), self._endpoint.path, body.fields["model"], body.fields, len(raw)

@@ -37,15 +37,13 @@ class Stored:
             raise MethodNotAllowed(
                 f"Use {method} on {scope['path']}.", headers=((b"allow", method.encode()),)
             )
-        self._drain.enter()
         try:
             raw = await read_body(receive, incoming.content_length, self._limit)
             query = scope["query_string"]
             path = scope["path"] + (f"?{query.decode('latin-1')}" if query else "")
             headers = [*incoming.upstream, (b"x-request-id", exchange.request_id)]
             upstream = Upstream(method, path, headers, raw, streamed=b"stream=true" in query)
-            await while_connected(self._forwarder.forward_stored(match[1], upstream, exchange), receive)
+            with self._drain.request():
+                await while_connected(self._forwarder.forward_stored(match[1], upstream, exchange), receive)
         except ClientLeft:
             exchange.status = exchange.status or CLIENT_LEFT
-        finally:
-            self._drain.leave()

@@ -5,10 +5,13 @@ Silence takes `failures` probes, since a busy machine is silent too. One good an
 """
 
 import asyncio
+import logging
 
-from engine_adapters.errors import EngineError, EngineTimeout
+from engine_adapters.errors import EngineError, EngineExhausted, EngineTimeout
 from gateway.fleet.replica import Replica
 from gateway.settings import ProbeSettings
+
+log = logging.getLogger(__name__)
 
 MODELS_EVERY = 10
 """Probes between two looks at a healthy replica's list of models: LoRA adapters come and go."""
@@ -45,12 +48,18 @@ class Prober:
         try:
             await self._look()
             self._silent = 0
+        except EngineExhausted as error:
+            log.warning("can't probe", extra={"replica": self._replica.name, "reason": str(error)})
         except EngineTimeout as error:
             self._silent += 1
             if self._silent >= self._settings.failures or not self._replica.up:
                 self._replica.fall(str(error))
         except EngineError as error:
             self._replica.fall(str(error))
+        except Exception as error:
+            # A prober that died would leave its replica up for ever.
+            log.exception("probing failed", extra={"replica": self._replica.name})
+            self._replica.fall(f"probing failed: {type(error).__name__}")
 
     async def _look(self) -> None:
         replica, engine, timeout_s = self._replica, self._replica.engine, self._settings.timeout_s
@@ -59,4 +68,11 @@ class Prober:
         if not replica.up or self._count % MODELS_EVERY == 0:
             replica.rise(await engine.models(timeout_s=timeout_s))
         if self._count % LOAD_EVERY == 1:
-            replica.sample(await engine.load(timeout_s=timeout_s))
+            await self._sample(timeout_s)
+
+    async def _sample(self, timeout_s: float) -> None:
+        # The load is advice: a replica whose metrics can't be read serves as well as any.
+        try:
+            self._replica.sample(await self._replica.engine.load(timeout_s=timeout_s))
+        except EngineError as error:
+            log.info("no load", extra={"replica": self._replica.name, "reason": str(error)})

@@ -54,7 +54,7 @@ class Replica:
         rank: of data parallelism, where the server has several; each is a replica of its own.
 
     Attributes:
-        changed: called when it rises or falls.
+        changed: called when it rises or falls, or serves other models.
     """
 
     def __init__(self, name: str, engine: Engine, rank: int = 0) -> None:
@@ -100,11 +100,13 @@ class Replica:
     def rise(self, models: list[ModelCard]) -> None:
         """It answers: take it in, or take in what it serves now."""
         rose = not self.up
+        known = self.models.keys()
         self.state = State.UP
         self.reason = ""
         self.models = {card.id: card for card in models}
         if rose:
             log.info("replica is up", extra={"replica": self.name, "models": sorted(self.models)})
+        if rose or known != self.models.keys():
             self.changed(self)
 
     def fall(self, reason: str) -> None:

@@ -20,6 +20,11 @@ _BYTES_A_TOKEN = 4
 """Rough length of a prompt whose ids are unknown, for the work that it is charged as."""
 
 
+_MOST_BYTES_A_TOKEN = 16
+"""No text has that many bytes a token on average. A longer body can't fit the model's context, and encoding
+megabytes in order to hear the engine refuse them would delay everybody else."""
+
+
 class Knowledge:
     """Follows the fleet: a model is opened when its first replica comes up.
 
@@ -59,6 +64,10 @@ class Knowledge:
         knowledge = self._models.get(base)
         if knowledge is None:
             return Prompt(size // _BYTES_A_TOKEN, unknown="inactive")
+        card = replica.models.get(base)
+        most = card.max_model_len if card is not None else None
+        if most is not None and size > most * _MOST_BYTES_A_TOKEN:
+            return Prompt(size // _BYTES_A_TOKEN, unknown="too_long")
         lora = None if base == model else model
         return await knowledge.prompt(path, body, lora, size // _BYTES_A_TOKEN)
 
@@ -85,7 +94,9 @@ class Knowledge:
             return
         for base in {replica.base(model) for model in replica.models}:
             if replica.up:
-                self._of(base, replica).join(replica)
+                knowledge = self._of(base, replica)
+                if replica not in knowledge:
+                    knowledge.join(replica)
             elif base in self._models:
                 self._models[base].leave(replica)
 

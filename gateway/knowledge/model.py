@@ -66,7 +66,6 @@ class ModelKnowledge:
 
     def join(self, replica: Replica) -> None:
         """A replica came up: what it held before is gone, and its stream tells what it holds."""
-        self.leave(replica)
         self._replicas[replica.name] = replica
         origin = Origin(replica.name, replica.rank)
         stream = replica.engine.events(origin, self.feed, self._context)
@@ -80,6 +79,9 @@ class ModelKnowledge:
 
     async def _compare(self, tokenizer: ModelTokenizer) -> None:
         await tokenizer.check_parity()
+
+    def __contains__(self, replica: Replica) -> bool:
+        return replica.name in self._replicas
 
     def leave(self, replica: Replica) -> None:
         """A replica went down: nothing of it is believed any more."""
