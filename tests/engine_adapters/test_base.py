@@ -27,5 +27,9 @@ def test_a_line_without_a_number_is_an_error() -> None:
         Metrics(PAGE).values("broken")
 
 
+def test_what_is_no_finite_number_does_not_count() -> None:
+    assert Metrics(b"a NaN\na +Inf\na 2\n").values("a") == [2.0]
+
+
 def test_the_last_line_needs_no_end() -> None:
     assert Metrics(b"a 1").values("a") == [1.0]

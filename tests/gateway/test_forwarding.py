@@ -9,6 +9,9 @@ import httpx2
 import pytest
 from openai import APIError
 
+from cache.prefix import PrefixKeys
+from gateway.dispatch import _roomy
+from gateway.routing import Prompt, RequestContext
 from tests.fakes.engine import FakeEngine
 from tests.gateway.conftest import Serve, chat, until
 
@@ -217,14 +220,18 @@ async def test_a_document_that_breaks_cuts_the_connection(serve: Serve, engine: 
 
 @contextlib.asynccontextmanager
 async def dying_engine(
-    engine: FakeEngine, body: bytes, content_type: bytes = b"text/event-stream"
+    engine: FakeEngine,
+    body: bytes,
+    content_type: bytes = b"text/event-stream",
+    status: bytes = b"200 OK",
 ) -> AsyncIterator[str]:
     """In front of a fake: probes reach it, chats are answered with the beginning of a longer answer."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         if b"POST" in head:
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ncontent-length: 999\r\n\r\n" % content_type)
+            head = b"HTTP/1.1 %s\r\nlocation: /x\r\ncontent-type: %s\r\ncontent-length: 999\r\n\r\n"
+            writer.write(head % (status, content_type))
             writer.write(body)
         else:
             path = head.split()[1].decode()
@@ -268,6 +275,34 @@ async def test_a_long_silence_in_mid_stream_ends_it(serve: Serve, engine: FakeEn
     engine.faults.hang_after_chunks = 2
     answer = await running.chat(**LONG)
     assert b'"error"' in answer.content.split(b"\n\n")[-2]
+
+
+async def test_the_limit_in_mid_answer_is_its_own(serve: Serve, engine: FakeEngine) -> None:
+    running = await serve(engine, timeouts={"first_chunk_s": 30, "idle_s": 0.3})
+    engine.faults.hang_after_chunks = 2
+    async with asyncio.timeout(5):
+        answer = await running.chat(**LONG)
+    assert b'"error"' in answer.content.split(b"\n\n")[-2]
+
+
+@pytest.mark.parametrize("status", [b"302 Found", b"101 Switching Protocols", b"777 Odd"])
+async def test_answers_that_no_engine_gives(serve: Serve, engine: FakeEngine, status: bytes) -> None:
+    async with dying_engine(engine, b"x" * 999, status=status) as url:
+        running = await serve(url)
+        answer = await running.chat()
+    assert answer.status_code == 502
+    assert "location" not in answer.headers
+
+
+async def test_a_prompt_goes_where_it_fits(serve: Serve) -> None:
+    async with FakeEngine(max_model_len=100) as small, FakeEngine(max_model_len=8000) as large:
+        running = await serve(small, large, routing={"policy": "round_robin"})
+        prompt = Prompt(500, PrefixKeys([1] * 500, 0))
+        context = RequestContext("", "", "fake", {}, prompt)
+        fitting = _roomy(list(running.gateway.fleet), context)
+        assert [replica.name for replica in fitting] == ["replica-1"]
+        too_long = RequestContext("", "", "fake", {}, Prompt(9000, PrefixKeys([1] * 9000, 0)))
+        assert len(_roomy(list(running.gateway.fleet), too_long)) == 2
 
 
 async def test_200_concurrent_streams(serve: Serve, engine: FakeEngine, other: FakeEngine) -> None:

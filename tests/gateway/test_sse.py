@@ -1,4 +1,5 @@
 import itertools
+import time
 
 import orjson
 from hypothesis import given
@@ -53,6 +54,32 @@ def test_other_line_ends_pass_too() -> None:
     assert events.feed(event) is event
     assert events.feed(event + event[:9]) == event
     assert events.feed(event[9:] + USAGE.replace(b"\n", b"\r\n")) == event
+
+
+def test_a_long_event_is_looked_through_once() -> None:
+    def seconds(size: int) -> float:
+        events = EventStream(drop_usage=True)
+        started = time.process_time()
+        pieces = [b'data: "', *[b"a" * 16384] * (size // 16384), b'"\n\n']
+        assert len(b"".join(map(events.feed, pieces))) == sum(map(len, pieces))
+        return time.process_time() - started
+
+    assert seconds(2 << 20) < 0.3, "looking through all of it at each chunk took over a second"
+
+
+def test_an_event_without_an_end_does_not_fill_the_memory() -> None:
+    events = EventStream(drop_usage=True)
+    passed = sum(len(events.feed(b"a" * 65536)) for _ in range(200))
+    assert passed >= 8 << 20
+    assert len(events.finish()) <= 5 << 20
+
+
+def test_an_end_cut_into_single_bytes_is_found() -> None:
+    for end in (b"\n\n", b"\r\n\r\n"):
+        stream = b"data: 1" + end + b"data: 2" + end
+        events = EventStream(drop_usage=False)
+        parts = [events.feed(stream[i : i + 1]) for i in range(len(stream))]
+        assert [part for part in parts if part] == [b"data: 1" + end, b"data: 2" + end]
 
 
 def test_an_unfinished_end_is_kept_for_a_stream_that_ends_well() -> None:

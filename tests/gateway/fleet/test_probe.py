@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import cast
 
 import pytest
 
@@ -88,6 +89,57 @@ async def test_a_suspicion_is_looked_into_at_once(replica: Replica, engine: Fake
     replica.suspected.set()
     await until(lambda: not replica.up, seconds=0.9)
     watching.cancel()
+
+
+class Pages:
+    """A connection whose engine answers with these pages."""
+
+    url = "http://pages"
+
+    def __init__(
+        self, models: bytes = b'{"data":[{"id":"m"}]}', metrics: tuple[int, bytes] = (200, b"")
+    ) -> None:
+        self.pages = {"/health": (200, b""), "/v1/models": (200, models), "/metrics": metrics}
+
+    async def fetch(self, path: str, *, timeout_s: float) -> tuple[int, bytes]:
+        return self.pages[path]
+
+
+def behind(pages: Pages) -> Replica:
+    return Replica("r", create_engine("vllm", Address(cast(Connection, pages))))
+
+
+@pytest.mark.parametrize("metrics", [(404, b""), (200, b'vllm:num_requests_running{engine="0"} NaN\n')])
+async def test_a_load_that_cannot_be_read_is_no_reason_to_leave(metrics: tuple[int, bytes]) -> None:
+    replica = behind(Pages(metrics=metrics))
+    await prober(replica).probe()
+    assert replica.up
+
+
+@pytest.mark.parametrize(
+    "models", [b"{}", b'{"data":[{"id":"m","parent":[1]}]}', b'{"data":' + b"[" * 5000 + b"]" * 5000 + b"}"]
+)
+async def test_odd_models_take_it_out_and_probing_goes_on(models: bytes) -> None:
+    pages = Pages(models)
+    replica = behind(pages)
+    await prober(replica).probe()
+    assert not replica.up
+    pages.pages["/v1/models"] = Pages().pages["/v1/models"]
+    await prober(replica).probe()
+    assert replica.up
+
+
+async def test_a_model_that_comes_later_is_told() -> None:
+    pages = Pages()
+    replica = behind(pages)
+    await prober(replica).probe()
+    told: list[Replica] = []
+    replica.changed = told.append
+    probes = prober(replica)
+    pages.pages["/v1/models"] = (200, b'{"data":[{"id":"m"},{"id":"n"}]}')
+    for _ in range(10):
+        await probes.probe()
+    assert told == [replica]
 
 
 async def test_load_counts_what_others_sent(replica: Replica, engine: FakeEngine) -> None:
