@@ -1,6 +1,7 @@
 """Health for load balancers and operators, and the metrics page. None of these asks for a key."""
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -10,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from gateway.drain import Drain
 from gateway.fleet import Fleet
 from gateway.knowledge import Knowledge
+from gateway.knowledge.model import ModelKnowledge
 from gateway.telemetry.metrics import GatewayMetrics
 
 
@@ -41,14 +43,18 @@ def health_router(fleet: Fleet, knowledge: Knowledge, drain: Drain, metrics: Gat
 
 def _models(knowledge: Knowledge) -> list[dict[str, Any]]:
     """What is known of each model's prompts. A model that isn't well known is served all the same."""
-    models = []
-    for model in knowledge:
-        state = model.index.state()
-        warnings = [
-            f"{origin.replica}: no KV events after traffic that must cause some" for origin in state.silent
-        ]
-        models.append({"name": model.name, "prefixes": model.verdict(), "warnings": warnings})
-    return models
+    return [
+        {"name": model.name, "prefixes": model.verdict(), "warnings": list(_warnings(model))}
+        for model in knowledge
+    ]
+
+
+def _warnings(model: ModelKnowledge) -> Iterator[str]:
+    for name, stream in model.streams().items():
+        if not stream.state.connected:
+            yield f"{name}: no connection to its KV events"
+    for origin in model.index.state().silent:
+        yield f"{origin.replica}: no KV events after traffic that must cause some"
 
 
 def _replicas(fleet: Fleet) -> list[dict[str, Any]]:

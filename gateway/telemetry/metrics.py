@@ -143,6 +143,7 @@ class _StateCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._replicas()
+        yield from self._streams()
         yield from self._models()
 
     def _replicas(self) -> Iterator[Metric]:
@@ -163,6 +164,27 @@ class _StateCollector(Collector):
             if replica.speed.measured:
                 rate.add_metric([replica.name], replica.speed.rate)
         yield from (up, requests, rate)
+
+    def _streams(self) -> Iterator[Metric]:
+        connected = GaugeMetricFamily(
+            "hpkv_events_connected", "1 while the replica's KV events are followed", labels=["replica"]
+        )
+        counters = {
+            name: CounterMetricFamily(f"hpkv_events_{name}", text, labels=["replica"])
+            for name, text in (
+                ("messages", "Messages of KV events"),
+                ("gaps", "Gaps in their sequence"),
+                ("lost", "Gaps that no replay could fill"),
+                ("restarts", "Engines found to have restarted"),
+                ("invalid", "Messages that could not be read"),
+            )
+        }
+        for model in self._knowledge:
+            for replica, stream in model.streams().items():
+                connected.add_metric([replica], float(stream.state.connected))
+                for name, counter in counters.items():
+                    counter.add_metric([replica], getattr(stream.state, name))
+        yield from (connected, *counters.values())
 
     def _models(self) -> Iterator[Metric]:
         gauges = {

@@ -219,6 +219,18 @@ async def held(w: World, name: str, content: str) -> int:
     return int(tokens[name])
 
 
+async def test_an_endpoint_that_nobody_serves_is_seen(folder: Path) -> None:
+    async with Engine(events=False) as engine:
+        replicas = [{"url": engine.url, "name": "r", "events": "ipc:///nowhere/events"}]
+        flags = {**FAST, "replicas": replicas, "models": {"fake": {"tokenizer": str(folder)}}}
+        async with running(flags) as served:
+            ready = (await served.client.get("/readyz")).json()
+            assert ready["models"][0]["warnings"] == ["r: no connection to its KV events"]
+            page = (await served.client.get("/metrics")).text
+            assert 'hpkv_events_connected{replica="r"} 0.0' in page
+            assert (await served.chat(max_tokens=1)).status_code == 200
+
+
 async def warnings(w: World) -> list[str]:
     (model,) = (await w.served.client.get("/readyz")).json()["models"]
     return list(model["warnings"])
