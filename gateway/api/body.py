@@ -8,8 +8,6 @@ from gateway.api.endpoints import Endpoint
 from gateway.errors import BodyTooLarge, InvalidRequest
 from gateway.exchange import Receive
 
-_WITH_USAGE = b'{"stream_options":{"include_usage":true},'
-
 
 class ClientLeft(Exception):
     """The client closed the connection before its request was whole."""
@@ -57,6 +55,17 @@ def parse(raw: bytes, endpoint: Endpoint) -> Body:
     Raises:
         InvalidRequest: malformed JSON, with the place; or a field of a wrong type, with its name.
     """
+    fields = load(raw)
+    endpoint.check(fields)
+    return Body(raw, fields)
+
+
+def load(raw: bytes) -> dict[str, Any]:
+    """Parse a body of whatever endpoint.
+
+    Raises:
+        InvalidRequest: malformed JSON, with the place.
+    """
     try:
         fields = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -66,21 +75,28 @@ def parse(raw: bytes, endpoint: Endpoint) -> Body:
         ) from None
     if type(fields) is not dict:
         raise InvalidRequest("The body must be a JSON object.", code="invalid_json")
-    endpoint.check(fields)
-    return Body(raw, fields)
+    return fields
 
 
 def ask_for_usage(body: Body) -> tuple[bytes, bool]:
     """The body to send upstream for a stream, and whether the final usage chunk is ours alone.
 
-    The option is spliced in behind the opening brace: serialising anew would cost milliseconds on a large
-    body and could change numbers.
+    The option is spliced in before the closing brace, where it wins over one that stands earlier: of a name
+    given twice, JSON parsers take the last. Serialising anew would cost milliseconds on a large body, could
+    change numbers, and fails on deep ones.
+
+    Raises:
+        InvalidRequest: `stream_options` that can't be completed.
     """
-    options = body.fields.get("stream_options")
-    if options is None and "stream_options" not in body.fields:
-        at = body.raw.index(b"{") + 1
-        return b"".join((_WITH_USAGE, memoryview(body.raw)[at:])), True
-    if options is not None and options.get("include_usage"):
+    options = body.fields.get("stream_options") or {}
+    if options.get("include_usage"):
         return body.raw, False
-    fields = {**body.fields, "stream_options": {**(options or {}), "include_usage": True}}
-    return orjson.dumps(fields), True
+    try:
+        completed = orjson.dumps({**options, "include_usage": True})
+    except TypeError:
+        raise InvalidRequest(
+            "'stream_options' is nested too deeply: it takes flags only.", param="stream_options"
+        ) from None
+    separator = b"," if body.fields else b""
+    end = memoryview(body.raw)[: body.raw.rindex(b"}")]
+    return b"".join((end, separator, b'"stream_options":', completed, b"}")), True
