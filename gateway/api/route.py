@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 
 from engine_adapters.events import Tier
 from gateway.access import Access
-from gateway.api.body import Body, parse, read_body
+from gateway.api.body import ClientLeft, load, read_body
 from gateway.api.endpoints import CHAT, COMPLETIONS, RESPONSES, Endpoint
+from gateway.api.generation import CLIENT_LEFT
 from gateway.dispatch import Dispatcher
 from gateway.dispatch import Request as Asked
 from gateway.errors import InvalidRequest
@@ -21,17 +22,24 @@ def route_router(dispatcher: Dispatcher, access: Access, limit: int) -> APIRoute
     """The route that explains routing; for holders of an admin key, since it shows what lies where."""
     router = APIRouter()
 
-    @router.post("/v1/route", summary="Where a request would go, and why; the body is the request's own")
-    async def route(request: Request) -> dict[str, Any]:
+    @router.post(
+        "/v1/route",
+        summary="Where a request would go, and why; the body is the request's own",
+        response_model=dict[str, Any],
+    )
+    async def route(request: Request) -> dict[str, Any] | Response:
         incoming = sort_request(request.scope["headers"])
         access.check_admin(incoming.credential)
-        raw = await read_body(request.receive, incoming.content_length, limit)
-        endpoint, body = _parse(raw)
+        try:
+            raw = await read_body(request.receive, incoming.content_length, limit)
+        except ClientLeft:
+            return Response(status_code=CLIENT_LEFT)  # nobody reads it; it is for the log
+        endpoint, fields = _parse(raw)
         asked = Asked(
             request.scope["exchange"].request_id.decode(),
             endpoint.path,
-            body.fields["model"],
-            body.fields,
+            fields["model"],
+            fields,
             len(raw),
         )
         dispatch = await dispatcher.look_up(asked)
@@ -40,14 +48,12 @@ def route_router(dispatcher: Dispatcher, access: Access, limit: int) -> APIRoute
     return router
 
 
-def _parse(raw: bytes) -> tuple[Endpoint, Body]:
+def _parse(raw: bytes) -> tuple[Endpoint, dict[str, Any]]:
+    fields = load(raw)
     for field, endpoint in _BY_FIELD.items():
-        if b'"%s"' % field.encode() in raw:
-            try:
-                return endpoint, parse(raw, endpoint)
-            except InvalidRequest as error:
-                if error.param != field:
-                    raise
+        if field in fields:
+            endpoint.check(fields)
+            return endpoint, fields
     raise InvalidRequest(
         "Send the body of a chat, a completion or a response: 'messages', 'prompt' or 'input'."
     )

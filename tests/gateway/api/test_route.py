@@ -1,12 +1,16 @@
 """`POST /v1/route` and `hpkv route`."""
 
 import asyncio
+import logging
 from pathlib import Path
 
+import httpx2
 import orjson
+import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.commands import app
+from gateway.settings import LogSettings
 from tests.fakes.engine import FakeEngine
 from tests.gateway.conftest import Running, Serve, chat
 
@@ -39,6 +43,32 @@ async def test_what_cannot_be_routed(serve: Serve, engine: FakeEngine) -> None:
     running = await serve(engine)
     for body, status in (({"model": "fake"}, 400), (chat(model="none"), 404), ({"messages": []}, 400)):
         assert (await running.client.post("/v1/route", json=body)).status_code == status
+
+
+async def test_a_field_of_a_wrong_type_is_named(serve: Serve, engine: FakeEngine) -> None:
+    running = await serve(engine)
+    for field in ("messages", "prompt", "input"):
+        answer = await running.client.post("/v1/route", json={"model": "fake", field: 7})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == field
+
+
+async def test_a_client_that_leaves_is_no_unexpected_error(
+    serve: Serve, engine: FakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = await serve(engine, log=LogSettings().model_dump())
+    url = httpx2.URL(running.url)
+    caplog.set_level(logging.INFO)
+    _, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(b"POST /v1/route HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+    await writer.drain()
+    await asyncio.sleep(0.05)
+    writer.close()
+    async with asyncio.timeout(3):
+        while not (lines := [made for made in caplog.records if made.message == "request"]):
+            await asyncio.sleep(0.01)
+    assert lines[0].__dict__["status"] == 499
+    assert not [made for made in caplog.records if made.message == "unexpected error"]
 
 
 async def test_it_takes_an_admin_key(serve: Serve, engine: FakeEngine) -> None:
