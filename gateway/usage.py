@@ -1,6 +1,6 @@
 """The engine's account of tokens, read out of answers without parsing the rest."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -14,32 +14,23 @@ class Usage(NamedTuple):
     completion_tokens: int
 
 
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    """Chat and completions count prompt and completion; responses and messages count input and output."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int | None = 0
-    prompt_tokens_details: _Details | None = None
-    input_tokens: int = 0
-    output_tokens: int | None = 0
-    input_tokens_details: _Details | None = None
-    cache_read_input_tokens: int | None = None
-
-
 class _Choice(msgspec.Struct):
     pass
 
 
+_ABSENT = msgspec.Raw(b"null")
+
+
 class _Answer(msgspec.Struct):
-    usage: _Usage | None = None
+    usage: msgspec.Raw = _ABSENT
     choices: list[_Choice] | None = None
 
 
-_decoder = msgspec.json.Decoder(_Answer)
+_answer = msgspec.json.Decoder(_Answer)
+_fields = msgspec.json.Decoder(dict[str, Any])
+
+_MOST_TOKENS = 10**9
+"""No request has more; a count beyond it is a mistake, which would spoil every sum that it is added to."""
 
 
 class Answer(NamedTuple):
@@ -56,19 +47,35 @@ NOTHING = Answer(None, False)
 def read_usage(document: bytes | memoryview) -> Answer:
     """Find the usage in an answer's JSON; `NOTHING` when there is none or it can't be read."""
     try:
-        answer = _decoder.decode(document)
-    except msgspec.DecodeError:
+        answer = _answer.decode(document)
+    except (msgspec.DecodeError, RecursionError):
         return NOTHING
-    usage = answer.usage
-    if usage is None:
+    if bytes(answer.usage) == b"null":
         return NOTHING
-    details = usage.prompt_tokens_details or usage.input_tokens_details
-    cached = details.cached_tokens if details is not None else usage.cache_read_input_tokens
-    return Answer(
-        Usage(
-            usage.prompt_tokens or usage.input_tokens,
-            cached,
-            usage.completion_tokens or usage.output_tokens or 0,
-        ),
-        answer.choices == [],
+    return Answer(_usage(answer.usage), answer.choices == [])
+
+
+def _usage(raw: msgspec.Raw) -> Usage | None:
+    """Chat and completions count prompt and completion; responses and messages count input and output."""
+    try:
+        fields = _fields.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    prompt = _count(fields.get("prompt_tokens")) or _count(fields.get("input_tokens")) or 0
+    completion = _count(fields.get("completion_tokens")) or _count(fields.get("output_tokens")) or 0
+    cached = _count(_cached(fields))
+    return Usage(prompt, cached if cached is not None and cached <= prompt else None, completion)
+
+
+def _cached(fields: dict[str, Any]) -> Any:
+    details = fields.get("prompt_tokens_details") or fields.get("input_tokens_details")
+    return (
+        details.get("cached_tokens") if isinstance(details, dict) else fields.get("cache_read_input_tokens")
     )
+
+
+def _count(value: Any) -> int | None:
+    """A count as an integer; None for what counts no tokens, such as -1 or 2.5."""
+    if type(value) not in (int, float) or not 0 <= value <= _MOST_TOKENS or value != int(value):
+        return None
+    return int(value)

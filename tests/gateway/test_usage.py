@@ -34,3 +34,38 @@ def test_the_final_usage_chunk_is_known_by_its_empty_choices() -> None:
 )
 def test_what_cannot_be_read_is_nothing(document: bytes) -> None:
     assert read_usage(document) == NOTHING
+
+
+@pytest.mark.parametrize("opening", [b'{"x":', b'{"choices":[],"usage":{"x":'])
+def test_nesting_without_end_does_not_raise(opening: bytes) -> None:
+    read_usage(opening + b"[" * 5000 + b"]" * 5000 + b"}}")
+    assert read_usage(b'{"x":' + b"[" * 5000 + b"]" * 5000 + b',"usage":{"prompt_tokens":1}}') == NOTHING
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [b"-5", b"1e30", b"1" * 40, b"1" * 5000, b"2.5", b"1e999", b'"7"', b"true", b"null", b"[]", b"{}"],
+)
+def test_odd_counts_count_nothing_and_the_final_chunk_is_still_known(odd: bytes) -> None:
+    details = b'{"cached_tokens":%s}' % odd
+    usage = b'{"prompt_tokens":%s,"completion_tokens":%s,"prompt_tokens_details":%s}' % (odd, odd, details)
+    answer = read_usage(b'{"choices":[],"usage":%s}' % usage)
+    assert answer.only_usage
+    assert answer.usage in (None, Usage(0, None, 0))
+
+
+def test_counts_may_be_written_as_floats() -> None:
+    usage = b'{"prompt_tokens":9.0,"completion_tokens":3e0,"prompt_tokens_details":{"cached_tokens":8.0}}'
+    assert read_usage(b'{"usage":%s}' % usage).usage == Usage(9, 8, 3)
+
+
+@pytest.mark.parametrize("odd", [b"7", b'"x"', b"[]", b"10"])
+def test_odd_details_tell_nothing_of_the_cache(odd: bytes) -> None:
+    assert read_usage(b'{"usage":{"prompt_tokens":9,"prompt_tokens_details":%s}}' % odd).usage == Usage(
+        9, None, 0
+    )
+
+
+def test_more_cached_than_there_was_is_not_believed() -> None:
+    usage = b'{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":10}}'
+    assert read_usage(b'{"usage":%s}' % usage).usage == Usage(9, None, 0)
