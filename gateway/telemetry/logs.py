@@ -5,6 +5,7 @@ counts.
 """
 
 import logging
+import re
 from typing import Any
 
 import orjson
@@ -18,6 +19,9 @@ _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {
     "color_message",
     "taskName",
 }
+
+# What would break a line or move a terminal's cursor: a client chose some of the values.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:
@@ -47,11 +51,14 @@ class TextFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
 
-    def format(self, record: logging.LogRecord) -> str:
-        """The line, with the extra fields as key=value behind it."""
-        line = super().format(record)
-        extra = " ".join(f"{key}={value}" for key, value in _extra(record).items())
-        return f"{line} {extra}" if extra else line
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """The line, with the extra fields as key=value at its end; a traceback comes behind it."""
+        extra = "".join(f" {key}={value}" for key, value in _extra(record).items())
+        return _CONTROL.sub(_escaped, super().formatMessage(record) + extra)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
 
 
 def configure_logging(settings: LogSettings) -> None:

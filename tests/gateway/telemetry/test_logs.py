@@ -41,6 +41,12 @@ def test_text_is_one_line() -> None:
     assert line.endswith("INFO    hpkv.test: done 3 replica=a")
 
 
+def test_control_characters_do_not_break_a_line() -> None:
+    made = record(path="/v1\r\n\x1b[2J\x85\u2028é")
+    made.msg = "a\nb %d"
+    assert TextFormatter().format(made).endswith(r"a\nb 3 path=/v1\r\n\x1b[2J\x85\u2028é")
+
+
 async def test_one_line_a_request_without_prompt_or_key(
     serve: Serve, engine: FakeEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
