@@ -5,11 +5,14 @@ import hashlib
 import ipaddress
 import os
 import re
-from collections.abc import Iterable, Mapping
+import ssl
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
+import yaml
 from pydantic import (
+    AfterValidator,
     AnyHttpUrl,
     BaseModel,
     BeforeValidator,
@@ -19,6 +22,7 @@ from pydantic import (
     PositiveInt,
     SecretStr,
     ValidationError,
+    field_validator,
     model_validator,
 )
 from pydantic_settings import (
@@ -27,10 +31,8 @@ from pydantic_settings import (
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    YamlConfigSettingsSource,
 )
 from pydantic_settings.exceptions import SettingsError as SourceError
-from yaml import YAMLError
 
 
 class SettingsError(Exception):
@@ -40,7 +42,36 @@ class SettingsError(Exception):
 class Section(BaseModel):
     """Part of the settings: an unknown key is an error, and nothing changes after the start."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{file}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ValueError(f"{file} is not UTF-8 text") from None
+
+
+def _sendable(key: str) -> str:
+    """The key, if a header can carry it; an error must not show it."""
+    if not re.fullmatch(r"[\x21-\x7e]+", key):
+        raise ValueError("a key is one word of printable ASCII: no space, line break or accented letter")
+    return key
+
+
+_PORTS = re.compile(r"tcp://(?:\[[^\]\s]+\]|[^\s/:\[\]]+):([0-9]{1,5})")
+
+
+def _zmq_endpoint(endpoint: str) -> str:
+    port = _PORTS.fullmatch(endpoint)
+    if not re.fullmatch(r"ipc://.+", endpoint) and not (port and 0 < int(port[1]) <= 65535):
+        raise ValueError("write tcp://HOST:PORT or ipc://PATH")
+    return endpoint
+
+
+ZmqEndpoint = Annotated[str, AfterValidator(_zmq_endpoint)]
 
 
 class Listen(Section):
@@ -55,9 +86,14 @@ class Listen(Section):
     def _pair(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together: set both or neither")
-        for file in (self.tls_cert, self.tls_key):
-            if file is not None and not file.is_file():
-                raise ValueError(f"{file} is not a file")
+        if self.tls_cert is not None:
+            try:  # the empty password keeps OpenSSL from asking for one at the terminal
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key, "")
+            except OSError as error:
+                raise ValueError(
+                    f"tls_cert {self.tls_cert} with tls_key {self.tls_key}: {error}; "
+                    "give a PEM chain and its private key, not encrypted"
+                ) from error
         return self
 
     @property
@@ -80,8 +116,8 @@ class ReplicaSettings(Section):
     api_key: SecretStr | None = Field(default=None, description="sent to the replica as a bearer token")
     api_key_file: Path | None = None
     ca_file: Path | None = Field(default=None, description="PEM bundle that signs the replica's certificate")
-    events: str | None = Field(default=None, description="ZeroMQ endpoint of the replica's KV events")
-    replay: str | None = Field(default=None, description="ZeroMQ endpoint that replays KV events")
+    events: ZmqEndpoint | None = Field(default=None, description="ZeroMQ endpoint of the replica's KV events")
+    replay: ZmqEndpoint | None = Field(default=None, description="ZeroMQ endpoint that replays KV events")
     bind_events: bool = Field(
         default=False, description="listen at `events`, for engines that connect rather than bind"
     )
@@ -93,30 +129,72 @@ class ReplicaSettings(Section):
         if isinstance(data, str):  # HPKV_REPLICAS='["http://a:1", …]' and --replica URL
             data = {"url": data}
         if isinstance(data, dict) and not data.get("name") and isinstance(data.get("url"), str):
-            data = {**data, "name": re.sub(r"^\w+://|/.*$", "", data["url"])}
+            data = {**data, "name": re.sub(r"^\w+://(.*@)?|/.*$", "", data["url"])}
         return data
+
+    @field_validator("url")
+    @classmethod
+    def _address_only(cls, url: AnyHttpUrl) -> AnyHttpUrl:
+        # It is shown in logs, in /readyz and by check-config.
+        if url.username or url.password:
+            raise ValueError("credentials don't belong in the URL: send a key with `api_key`")
+        if url.query or url.fragment:
+            raise ValueError("write SCHEME://HOST:PORT/PATH, without ? and #; a key is sent with `api_key`")
+        return url
+
+    @field_validator("ca_file")
+    @classmethod
+    def _authorities(cls, file: Path | None) -> Path | None:
+        if file is not None:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+            except OSError as error:
+                raise ValueError(f"{file}: {error}; give a PEM bundle of certificates") from error
+        return file
 
     @model_validator(mode="after")
     def _one_key(self) -> Self:
         if self.api_key is not None and self.api_key_file is not None:
             raise ValueError("api_key and api_key_file say the same thing: set one")
-        if self.api_key_file is not None and not self.api_key_file.is_file():
-            raise ValueError(f"api_key_file: {self.api_key_file} is not a file")
-        if self.ca_file is not None and not self.ca_file.is_file():
-            raise ValueError(f"ca_file: {self.ca_file} is not a file")
-        if self.replay is not None and self.events is None:
-            raise ValueError("replay without events: set both, or none")
-        if self.ranks > 1 and not all(
-            e is None or e.startswith("tcp://") for e in (self.events, self.replay)
-        ):
-            raise ValueError("ranks > 1: events and replay must be tcp://HOST:PORT; rank r is at PORT + r")
+        self.credential()
         return self
 
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        if self.replay is not None and self.events is None:
+            raise ValueError("replay without events: set both, or none")
+        for field, endpoint, ours in (
+            ("events", self.events, self.bind_events),
+            ("replay", self.replay, False),
+        ):
+            if endpoint is not None:
+                self._check_endpoint(field, endpoint, ours)
+        return self
+
+    def _check_endpoint(self, field: str, endpoint: str, ours: bool) -> None:
+        if endpoint.startswith("tcp://*:") and not ours:
+            hint = " (or set bind_events, for engines that connect to us)" if field == "events" else ""
+            raise ValueError(f"{field}: nobody can connect to *: write the engine's own host{hint}")
+        port = _PORTS.fullmatch(endpoint)
+        if self.ranks > 1 and (port is None or int(port[1]) + self.ranks - 1 > 65535):
+            raise ValueError(f"ranks > 1: {field} must be tcp://HOST:PORT; rank r is at PORT + r")
+
     def credential(self) -> str | None:
-        """The key to send to the replica."""
+        """The key to send to the replica.
+
+        Raises:
+            ValueError: the file can't be read, or the key can't be sent.
+        """
         if self.api_key_file is not None:
-            return self.api_key_file.read_text().strip() or None
-        return self.api_key.get_secret_value() if self.api_key is not None else None
+            try:
+                return _sendable(_read_text(self.api_key_file).strip())
+            except ValueError as error:
+                raise ValueError(f"api_key_file: {error}") from None
+        return _sendable(self.api_key.get_secret_value()) if self.api_key is not None else None
+
+    def rank_names(self) -> list[str]:
+        """What each rank is called."""
+        return [f"{self.name}.{rank}" for rank in range(self.ranks)] if self.ranks > 1 else [self.name]
 
 
 class RoutingSettings(Section):
@@ -154,6 +232,13 @@ class ModelSettings(Section):
     chat_template_kwargs: dict[str, Any] = {}
     exclude_tools_when_tool_choice_none: bool = False
 
+    @field_validator("chat_template")
+    @classmethod
+    def _readable(cls, file: Path | None) -> Path | None:
+        if file is not None:
+            _read_text(file)
+        return file
+
 
 class TimeoutSettings(Section):
     """Limits towards replicas, in seconds."""
@@ -185,11 +270,17 @@ def hash_key(key: bytes) -> str:
 def _hashes(value: Any) -> Any:
     """Keys as their hashes: the plain text of a key is not kept, not even in memory."""
     keys = value.split(",") if isinstance(value, str) else value
-    return frozenset(
-        key if re.fullmatch(r"sha256:[0-9a-f]{64}", key) else hash_key(key.encode())
-        for key in map(str.strip, keys)
-        if key
-    )
+    if not isinstance(keys, list | tuple | set | frozenset) or not all(isinstance(key, str) for key in keys):
+        raise ValueError("write a list of strings; a key of digits alone needs quotes")
+    return frozenset(_hash(key) for key in map(str.strip, keys) if key)
+
+
+def _hash(key: str) -> str:
+    if not key.lower().startswith("sha256:"):
+        return hash_key(_sendable(key).encode())
+    if not re.fullmatch(r"sha256:[0-9a-f]{64}", key.lower()):
+        raise ValueError("sha256: takes the 64 hex digits of a key's SHA-256 behind it")
+    return key.lower()
 
 
 Keys = Annotated[frozenset[str], NoDecode, BeforeValidator(_hashes)]
@@ -211,10 +302,9 @@ class AccessSettings(Section):
             if file is None:
                 continue
             try:
-                lines = [line.split("#")[0] for line in file.read_text().splitlines()]
-            except OSError as error:
-                raise ValueError(f"{field}_file: {file}: {error.strerror}") from error
-            keys = _hashes(lines)
+                keys = _hashes([line.split("#")[0] for line in _read_text(file).splitlines()])
+            except ValueError as error:
+                raise ValueError(f"{field}_file: {error}") from None
             if not keys:
                 raise ValueError(f"{field}_file: {file} holds no key")
             object.__setattr__(self, field, getattr(self, field) | keys)
@@ -245,6 +335,7 @@ class Settings(BaseSettings):
         env_nested_delimiter="__",
         extra="forbid",
         frozen=True,
+        hide_input_in_errors=True,
         nested_model_default_partial_update=True,
     )
 
@@ -262,7 +353,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        names = [replica.name for replica in self.replicas]
+        names = [name for replica in self.replicas for name in replica.rank_names()]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"replicas: the name {twice[0]} is given twice")
@@ -288,7 +379,7 @@ class Settings(BaseSettings):
         file = values.pop("_file", None)
         sources: list[PydanticBaseSettingsSource] = [InitSettingsSource(settings_cls, values), env_settings]
         if file is not None:
-            sources.append(YamlConfigSettingsSource(settings_cls, yaml_file=file))
+            sources.append(InitSettingsSource(settings_cls, file))
         return tuple(sources)
 
 
@@ -309,21 +400,67 @@ def load_settings(
         raise SettingsError(f"{file} is not a file; write one, or leave --config out to use the defaults")
     _check_environment(environ)
     try:
-        return Settings(**{**(flags or {}), "_file": file})
+        return Settings(**{**(flags or {}), "_file": _read_file(file) if file is not None else None})
     except ValidationError as error:
         raise SettingsError("\n".join(_explain(dict(e)) for e in error.errors())) from error
-    except YAMLError as error:
-        raise SettingsError(f"{file}: {error}") from error
     except SourceError as error:
         raise SettingsError(f"environment: {error}; lists and sections are written as JSON") from error
 
 
+class _Loader(yaml.SafeLoader):
+    """Safe YAML, in which a key is a string and stands once: the last of two would win unseen."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if key.tag != "tag:yaml.org,2002:str":
+                raise yaml.MarkedYAMLError(problem="a key must be a string", problem_mark=key.start_mark)
+            if key.value in seen:
+                problem = f"{key.value} is given twice"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as stream:  # from a stream, YAML's errors don't quote the file, which has keys
+            values = yaml.load(stream, _Loader)
+    except OSError as error:
+        raise SettingsError(f"{file}: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SettingsError(f"{file}: {error}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise SettingsError(f"{file}: write sections with settings, such as `listen: {{port: 8000}}`")
+    return values
+
+
 def _check_environment(environ: Mapping[str, str]) -> None:
     # pydantic-settings drops what it doesn't know; a misspelt variable would silently keep the default.
+    variables = _variables()
     for name in environ:
-        section, nested, _ = name.removeprefix("HPKV_").partition("__")
-        if name.startswith("HPKV_") and nested and section.lower() not in Settings.model_fields:
-            raise SettingsError(f"{name}: no such section{_nearest(section.lower(), Settings.model_fields)}")
+        key = name.removeprefix("HPKV_").lower()
+        section, nested, _ = key.partition("__")
+        if not name.startswith("HPKV_") or section in Settings.model_fields:
+            continue
+        if nested:
+            raise SettingsError(f"{name}: no such section{_nearest(section, Settings.model_fields)}")
+        # Other commands have variables of their own, so only what comes close to one of ours is a mistake.
+        close = difflib.get_close_matches(key, variables, n=1, cutoff=0.85)
+        if close:
+            raise SettingsError(f"{name}: no such setting; did you mean HPKV_{close[0].upper()}?")
+
+
+def _variables() -> list[str]:
+    names = list(Settings.model_fields)
+    for section, field in Settings.model_fields.items():
+        keys: Iterable[str] = getattr(field.annotation, "model_fields", ())
+        names += [f"{section}__{key}" for key in keys]
+    return names
 
 
 def _explain(error: dict[str, Any]) -> str:
@@ -336,13 +473,11 @@ def _explain(error: dict[str, Any]) -> str:
 
 
 def _keys_beside(path: list[str]) -> Iterable[str]:
-    model: Any = Settings
+    kind: Any = Settings
     for part in path[:-1]:
-        if part.isdigit():
-            continue
-        annotation = model.model_fields[part].annotation
-        model = ReplicaSettings if part == "replicas" else annotation
-    return list(model.model_fields)
+        fields = getattr(kind, "model_fields", None)
+        kind = fields[part].annotation if fields is not None else get_args(kind)[-1]  # list[X], dict[str, X]
+    return list(kind.model_fields)
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:

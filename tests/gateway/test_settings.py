@@ -43,6 +43,128 @@ def test_an_unknown_key_of_a_variable_is_an_error(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("HPKV_REPLICSA", r"did you mean HPKV_REPLICAS\?"),
+        ("HPKV_MODEL", r"did you mean HPKV_MODELS\?"),
+        ("HPKV_LOG_LEVEL", r"did you mean HPKV_LOG__LEVEL\?"),
+    ],
+)
+def test_a_variable_that_is_nearly_a_setting_is_an_error(name: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name}: no such setting; {message}"):
+        load_settings(environ={name: "1"})
+
+
+def test_variables_of_other_commands_pass() -> None:
+    up = ("ENGINES", "ENGINE_ARGS", "ENGINE_PORT", "MODEL", "PORT", "REPLICAS", "START_TIMEOUT", "STATE")
+    names = [
+        "HPKV_HOME",
+        "HPKV_ADMIN_KEY",
+        "HPKV_CONFIG",
+        "HPKV_REPLICAS",
+        *(f"HPKV_UP_{name}" for name in up),
+    ]
+    load_settings(environ=dict.fromkeys(names, "x"))
+
+
+def test_an_unknown_key_of_a_models_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPKV_MODELS__M__TOKENISER", "x")
+    with pytest.raises(SettingsError, match=r"models\.m\.tokeniser: .* did you mean tokenizer\?"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    "url", ["http://u:S3CRET@h:1", "http://S3CRET@h", "https://h/?key=S3CRET", "http://h/#S3CRET"]
+)
+def test_secrets_in_a_url_are_refused_and_not_shown(tmp_path: Path, url: str) -> None:
+    for replica in (f"'{url}'", f"{{url: '{url}', name: q}}"):
+        with pytest.raises(SettingsError, match=r"replicas\.0\.url: .*`api_key`") as refused:
+            load(f"replicas: [{replica}]", tmp_path)
+        assert "S3CRET" not in f"{refused.value} {refused.value.__cause__}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("events: 'a:5'", r"replicas\.0\.events: write tcp://HOST:PORT or ipc://PATH"),
+        ("events: 'inproc://a'", "tcp://HOST:PORT"),
+        ("events: 'tcp://a'", "tcp://HOST:PORT"),
+        ("events: 'tcp://a:0'", "tcp://HOST:PORT"),
+        ("events: 'tcp://a:70000'", "tcp://HOST:PORT"),
+        ("events: 'tcp://a:5', replay: 'ipc://'", r"replay: write"),
+        ("events: 'tcp://*:5'", "events: nobody can connect to .*bind_events"),
+        ("events: 'tcp://*:5', bind_events: true, replay: 'tcp://*:6'", "replay: nobody"),
+        ("events: 'ipc:///a', ranks: 2", "ranks > 1: events must be tcp://HOST:PORT"),
+        ("events: 'tcp://a:65535', ranks: 2", "PORT \\+ r"),
+    ],
+)
+def test_endpoints_that_nobody_can_reach(tmp_path: Path, settings: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load(f"replicas: [{{url: 'http://a', {settings}}}]", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "events: 'tcp://[::1]:5', replay: 'ipc:///run/a b'",
+        "events: 'tcp://*:5', bind_events: true",
+        "events: 'tcp://a:65534', replay: 'tcp://a:5', ranks: 2",
+        "ranks: 2",
+    ],
+)
+def test_endpoints_that_can_be_reached(tmp_path: Path, settings: str) -> None:
+    load(f"replicas: [{{url: 'http://a', {settings}}}]", tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\xff\x00"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "listen: {{tls_cert: {0}, tls_key: {0}}}",
+        "replicas: [{{url: 'https://a', ca_file: {0}}}]",
+    ],
+)
+def test_a_file_that_is_no_certificate(tmp_path: Path, text: str, content: bytes) -> None:
+    file = tmp_path / "file.pem"
+    file.write_bytes(content)
+    with pytest.raises(SettingsError, match=r"file\.pem.*give a PEM"):
+        load(text.format(file), tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"S3CRET\nS3CRET2", b"S3CRET\x00", "S3CRETé".encode()])
+def test_a_key_file_that_cannot_be_sent(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "key"
+    file.write_bytes(content)
+    with pytest.raises(SettingsError, match=r"api_key_file: .*(UTF-8|ASCII)") as refused:
+        load(f"replicas: [{{url: 'http://a', api_key_file: {file}}}]", tmp_path)
+    assert "S3CRET" not in str(refused.value)
+
+
+def test_a_file_that_is_not_utf8(tmp_path: Path) -> None:
+    file = tmp_path / "hpkv.yaml"
+    file.write_bytes(b'listen: {host: "\xff"}')
+    with pytest.raises(SettingsError, match=r"hpkv\.yaml: .*invalid start byte"):
+        load_settings(file, environ={})
+
+
+def test_an_error_in_the_file_does_not_quote_it(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load("replicas: [{url: 'http://a', api_key: S3CRET]", tmp_path)
+    assert "S3CRET" not in str(refused.value)
+
+
+def test_an_empty_file_and_merged_keys_are_fine(tmp_path: Path) -> None:
+    assert load("# nothing yet", tmp_path) == Settings()
+    merged = load("models: {a: &a {tokenizer: x}, b: {<<: *a, tokenizer: y}}", tmp_path)
+    assert merged.models["b"].tokenizer == "y"
+
+
+def test_hashes_may_be_written_in_capitals(tmp_path: Path) -> None:
+    hashed = hash_key(b"sk-1").upper()
+    assert load(f"access: {{api_keys: ['{hashed}']}}", tmp_path).access.api_keys == {hash_key(b"sk-1")}
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("listen: {port: 70000}", r"listen\.port: .*65535"),
@@ -53,6 +175,31 @@ def test_an_unknown_key_of_a_variable_is_an_error(monkeypatch: pytest.MonkeyPatc
         ("replicas: ['http://a:1', 'http://a:1']", "a:1 is given twice"),
         ("replicas: [{url: 'http://a', api_key: k, api_key_file: /f}]", "set one"),
         ("access: {api_keys_file: /nowhere}", "api_keys_file: /nowhere: No such file"),
+        ("access: {api_keys: 12345678}", r"access\.api_keys: write a list of strings"),
+        ("access: {api_keys: [12345678]}", "list of strings"),
+        ("access: {api_keys: null}", "list of strings"),
+        ("access: {api_keys: {k: 1}}", "list of strings"),
+        ("access: {api_keys: ['sha256:abc']}", "64 hex digits"),
+        ("access: {api_keys: ['two words']}", "one word of printable ASCII"),
+        ("models: {m: {tokeniser: x}}", r"models\.m\.tokeniser: .* did you mean tokenizer\?"),
+        ("models: {m: {chat_template: /nowhere}}", r"models\.m\.chat_template: /nowhere: No such file"),
+        ("timeouts: {idle_s: .inf}", r"timeouts\.idle_s: .*finite"),
+        ("shutdown: {grace_s: .nan}", r"shutdown\.grace_s: .*"),
+        ("prefix: {silent_s: .inf}", r"prefix\.silent_s: .*finite"),
+        ("replicas: [{url: 'http://a', api_key: \"k\\n2\"}]", "one word of printable ASCII"),
+        ("replicas: [{url: 'http://a', api_key: ké}]", "one word of printable ASCII"),
+        ("replicas: [{url: 'http://a', ca_file: /nowhere}]", "ca_file: /nowhere: .*No such file"),
+        (
+            "replicas: [{url: 'http://a', name: a, ranks: 2}, {url: 'http://b', name: a.1}]",
+            "a.1 is given twice",
+        ),
+        ("- a", "write sections"),
+        ("hello", "write sections"),
+        ("5: x", "a key must be a string"),
+        ("listen: {port: 1, port: 2}", "port is given twice"),
+        ("{listen: {port: 1}, listen: {}}", "listen is given twice"),
+        ("[" * 5000, "hpkv.yaml"),
+        ("listen: {port: 2024-99-99}", "hpkv.yaml"),
     ],
 )
 def test_what_cannot_be_used_says_why(tmp_path: Path, text: str, message: str) -> None:
