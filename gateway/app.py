@@ -79,8 +79,7 @@ class Gateway:
             settings.credential(),
         )
         events = settings.events and Endpoints(settings.events, settings.replay, settings.bind_events)
-        for rank in range(settings.ranks):
-            name = f"{settings.name}.{rank}" if settings.ranks > 1 else settings.name
+        for rank, name in enumerate(settings.rank_names()):
             address = Address(connection, events or None, rank, settings.ranks)
             yield Replica(name, create_engine(settings.engine, address), rank)
 
