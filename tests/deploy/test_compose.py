@@ -66,8 +66,12 @@ def test_engines_publish_no_port_and_share_no_gpu(compose: dict[str, Any]) -> No
     assert sorted(devices) == ["0", "1", "2", "3"]
 
 
-def test_the_gateway_accepts_its_settings(compose: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    key_files = {"api-keys": ROOT / "LICENSE", "admin-keys": ROOT / "LICENSE"}  # any lines will do
+def test_the_gateway_accepts_its_settings(
+    compose: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    key_files = {name: tmp_path / name for name in ("api-keys", "admin-keys")}
+    for file in key_files.values():
+        file.write_text(f"sk-{file.name}\n")
     for name, value in compose["services"]["gateway"]["environment"].items():
         if name.startswith("HPKV_"):
             monkeypatch.setenv(name, str(key_files.get(Path(value).name, value)))
