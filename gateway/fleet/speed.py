@@ -16,6 +16,11 @@ _PRIOR_TOKENS_PER_S = 5000.0
 _FIT_EVERY = 8
 """A fit costs some 60 µs, and in a full window one request hardly moves it."""
 
+_TRUSTED_FROM = 8
+_TRUSTED_FOR_S = 60.0
+"""A replica that looked slow once, cold or busy, would never be asked again and never look better. Until so
+many requests were seen, and when the last was so long ago, it counts as no slower than its peers."""
+
 _SPREAD = 4.0
 """Longest over shortest prefill in the window from which on a slope can be told from noise."""
 
@@ -38,16 +43,22 @@ class PrefillSpeed:
         self._tokens: deque[int] = deque(maxlen=_WINDOW)
         self._seconds: deque[float] = deque(maxlen=_WINDOW)
         self._seen = 0
+        self._last = 0.0
+
+    def trusted(self, now: float) -> bool:
+        """Whether enough was seen lately to tell this replica from others; `now` as `time.monotonic` has
+        it.""" return self._seen >= _TRUSTED_FROM and now - self._last < _TRUSTED_FOR_S
 
     @property
     def measured(self) -> bool:
         """Whether any request was seen."""
         return self._seen > 0
 
-    def observe(self, tokens: int, seconds: float) -> None:
+    def observe(self, tokens: int, seconds: float, now: float = 0.0) -> None:
         """A first token came after `seconds` with `tokens` to prefill, those queued ahead included."""
         if tokens <= 0 or seconds <= 0:
             return
+        self._last = now
         self._tokens.append(tokens)
         self._seconds.append(seconds)
         self._seen += 1

@@ -1,10 +1,12 @@
 """From a request and the replicas that may serve it to one of them, and the reasons."""
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gateway.fleet import Charge, Replica
+from gateway.fleet.speed import PrefillSpeed
 from gateway.routing.base import Candidate, Policy, Prompt, RequestContext
 from gateway.usage import Usage
 
@@ -57,7 +59,7 @@ class Passage:
         if usage is None or not self._streamed or not self._first_token_s:
             return
         computed = usage.prompt_tokens - (usage.cached_tokens or 0)
-        self.chosen.replica.speed.observe(self._ahead + computed, self._first_token_s)
+        self.chosen.replica.speed.observe(self._ahead + computed, self._first_token_s, time.monotonic())
 
 
 def decide(
@@ -69,14 +71,21 @@ def decide(
         replicas: at least one, all up, all serving the model.
         matches: a replica that isn't there holds nothing.
     """
+    now = time.monotonic()
+    fastest = max((replica.speed for replica in replicas), key=lambda speed: speed.rate * speed.measured)
     candidates = [
-        _candidate(request.prompt, replica, matches.get(replica.name, NOTHING)) for replica in replicas
+        _candidate(
+            request.prompt,
+            replica,
+            replica.speed if replica.speed.trusted(now) else fastest,
+            matches.get(replica.name, NOTHING),
+        )
+        for replica in replicas
     ]
     return Decision(policy.choose(request, candidates), candidates)
 
 
-def _candidate(prompt: Prompt, replica: Replica, cached: Tiers) -> Candidate:
-    speed = replica.speed
+def _candidate(prompt: Prompt, replica: Replica, speed: PrefillSpeed, cached: Tiers) -> Candidate:
     rest = max(prompt.tokens - cached[0], 1)
     return Candidate(
         replica=replica,

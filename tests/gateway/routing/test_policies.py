@@ -1,3 +1,4 @@
+import time
 from collections import Counter
 from typing import cast
 
@@ -38,6 +39,26 @@ def test_least_loaded_sees_other_clients_load(three: list[Replica]) -> None:
     for replica in three[:2]:
         replica.sample(Load(running=5, waiting=0, kv_usage=0))
     assert pick(policy, three) is three[2]
+
+
+def test_one_slow_request_does_not_end_a_replicas_traffic(three: list[Replica]) -> None:
+    policy = create_policy("ttft")
+    now = time.monotonic()
+    three[0].speed.observe(31, 0.337, now)  # cold: 92 tokens/s, as it seems
+    for _ in range(20):
+        three[1].speed.observe(300, 0.3, now)
+    assert {pick(policy, three).name for _ in range(6)} == {"a", "b", "c"}
+
+
+def test_a_slow_replica_is_avoided_and_tried_again_later(three: list[Replica]) -> None:
+    policy = create_policy("ttft")
+    now = time.monotonic()
+    for replica, seconds in ((three[0], 3.0), (three[1], 0.3), (three[2], 0.3)):
+        for _ in range(20):
+            replica.speed.observe(300, seconds, now)
+    assert {pick(policy, three).name for _ in range(6)} == {"b", "c"}
+    three[0].speed.observe(300, 3.0, now - 120)
+    assert {pick(policy, three).name for _ in range(6)} == {"a", "b", "c"}
 
 
 def test_equals_take_turns(three: list[Replica]) -> None:
