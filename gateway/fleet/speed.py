@@ -46,8 +46,8 @@ class PrefillSpeed:
         self._last = 0.0
 
     def trusted(self, now: float) -> bool:
-        """Whether enough was seen lately to tell this replica from others; `now` as `time.monotonic` has
-        it.""" return self._seen >= _TRUSTED_FROM and now - self._last < _TRUSTED_FOR_S
+        """Whether enough was seen lately to tell it from others; `now` as `time.monotonic` has it."""
+        return self._seen >= _TRUSTED_FROM and now - self._last < _TRUSTED_FOR_S
 
     @property
     def measured(self) -> bool:
