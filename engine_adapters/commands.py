@@ -31,9 +31,14 @@ def up(
         str,
         typer.Option(envvar="HPKV_UP_ENGINES", help="URLs of engines that run already, instead of new ones"),
     ] = "",
-    port: Annotated[int, typer.Option(envvar="HPKV_UP_PORT", help="The gateway's port")] = 8000,
+    port: Annotated[
+        int, typer.Option(envvar="HPKV_UP_PORT", min=1, max=65535, help="The gateway's port")
+    ] = 8000,
     engine_port: Annotated[
-        int, typer.Option(envvar="HPKV_UP_ENGINE_PORT", help="The first replica's port; others follow")
+        int,
+        typer.Option(
+            envvar="HPKV_UP_ENGINE_PORT", min=1, max=65535, help="The first replica's port; others follow"
+        ),
     ] = 8101,
     replicas: Annotated[int, typer.Option(envvar="HPKV_UP_REPLICAS", help="How many replicas to start")] = 2,
     engine_args: Annotated[

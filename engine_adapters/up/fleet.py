@@ -91,7 +91,7 @@ class Fleet:
             upstreams = [Upstream(it.name, it.url, it.events, it.replay) for it in launches]
         self._start_gateway(upstreams)
         self._progress.say(
-            f"\nThe gateway is at {self._url} (Ctrl-C or `hpkv down` ends it).\n"
+            f"\nThe gateway is at {self._url} (Ctrl-C, `make down` or `hpkv down` ends it).\n"
             f"\n{snippets.curl(self._url, model)}\n\n{snippets.sdk(self._url, model)}\n"
         )
 
