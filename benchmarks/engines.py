@@ -63,5 +63,9 @@ def _await(spec: launch.Launch, child: Child) -> None:
     deadline = time.monotonic() + READY_S
     while not http.answers(f"{spec.url}/health"):
         if not child.running or time.monotonic() > deadline:
-            raise ServerFailed(f"replica {spec.name} did not come up. Its log ends:\n{child.log_end()}")
+            exit_status = child.process.returncode
+            raise ServerFailed(
+                f"replica {spec.name} did not come up (exit status {exit_status}). Its log ends:\n"
+                f"{child.log_end()}"
+            )
         time.sleep(0.2)
