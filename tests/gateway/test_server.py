@@ -43,7 +43,7 @@ def test_the_grace_time_is_kept() -> None:
             with served.client.stream("POST", "/v1/chat/completions", json=body) as answer:
                 next(answer.iter_raw())
                 served.process.send_signal(signal.SIGTERM)
-                served.process.wait(15)
+                served.process.wait(5)
 
 
 def test_a_second_signal_leaves_at_once() -> None:
@@ -57,7 +57,7 @@ def test_a_second_signal_leaves_at_once() -> None:
                 time.sleep(0.3)
                 assert served.process.poll() is None
                 served.process.send_signal(signal.SIGINT)
-                served.process.wait(15)
+                served.process.wait(5)
 
 
 def test_tls(tmp_path: Path) -> None:
