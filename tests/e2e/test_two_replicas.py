@@ -230,7 +230,8 @@ def up(served: Serving, name: str) -> bool:
 
 
 def test_drain(served: Serving) -> None:
-    body = {**chat(max_tokens=120), "ignore_eos": True, "stream": True}
+    # Long enough that the listener is asked many times while the answer is still under way.
+    body = {**chat(max_tokens=800), "ignore_eos": True, "stream": True}
     with served.client.stream("POST", "/v1/chat/completions", json=body) as answer:
         chunks = answer.iter_raw()
         first = next(chunks)
