@@ -7,6 +7,10 @@ EngineError
 ├── EngineTimeout        connecting, or the next byte, took longer than its limit
 ├── EngineAnswerInvalid  an answer that no engine of this kind should give
 └── EventsInvalid        a message on the event stream that no engine of this kind should send
+
+And before it starts:
+
+SettingsError            settings of an engine's inside, or flags for its start, that can't be used
 """
 
 
@@ -36,3 +40,7 @@ class EngineAnswerInvalid(EngineError):
 
 class EventsInvalid(EngineError):
     """A message on an engine's event stream isn't in the form that this version of the engine documents."""
+
+
+class SettingsError(Exception):
+    """Settings of an engine's inside, or flags for its start, can't be used; the message says what to do."""

@@ -439,13 +439,17 @@ def _read_file(file: Path) -> dict[str, Any]:
     return values
 
 
+_ENGINES = "cache"
+"""The section of variables that engines read, from the same environment perhaps."""
+
+
 def _check_environment(environ: Mapping[str, str]) -> None:
     # pydantic-settings drops what it doesn't know; a misspelt variable would silently keep the default.
     variables = _variables()
     for name in environ:
         key = name.removeprefix("HPKV_").lower()
         section, nested, _ = key.partition("__")
-        if not name.startswith("HPKV_") or section in Settings.model_fields:
+        if not name.startswith("HPKV_") or section in Settings.model_fields or section == _ENGINES:
             continue
         if nested:
             raise SettingsError(f"{name}: no such section{_nearest(section, Settings.model_fields)}")

@@ -62,6 +62,7 @@ def test_variables_of_other_commands_pass() -> None:
         "HPKV_ADMIN_KEY",
         "HPKV_CONFIG",
         "HPKV_REPLICAS",
+        "HPKV_CACHE__SSD__PATH",
         *(f"HPKV_UP_{name}" for name in up),
     ]
     load_settings(environ=dict.fromkeys(names, "x"))

@@ -1,0 +1,266 @@
+"""The settings of an engine's inside, the same for all engines; environment > the engine's configuration.
+
+Each setting has a variable: HPKV_CACHE__ and the way to it, such as HPKV_CACHE__SSD__PATH. Only the token
+threshold has another one, which each engine's adapter names.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    PositiveFloat,
+    ValidationError,
+    model_validator,
+)
+
+from cache import policies, state
+from cache.tiers.ssd.folder import Limits
+
+from .errors import SettingsError
+from .sizes import Size
+from .validation import Section, explain, nearest, section_of
+
+PREFIX = "HPKV_CACHE__"
+THRESHOLD = "token_threshold"
+_LEAST = 1 << 20
+_WRITE: Mapping[str, Callable[[], policies.WritePolicy]] = {
+    "through": policies.Through,
+    "back": policies.Back,
+    "selective": policies.Selective,
+}
+_SCHEMES = ("s3", "gs", "az", "mooncake")
+
+
+def _absolute(path: Path) -> Path:
+    if not path.is_absolute():
+        raise ValueError(f"{path} depends on the engine's working folder: write it from / on")
+    return path
+
+
+def _readable(path: Path) -> Path:
+    try:
+        path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from error
+    return path
+
+
+AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+KeyFile = Annotated[Path, AfterValidator(_readable)]
+TierSize = Annotated[Size, Field(ge=_LEAST)]
+
+
+class StoreSettings(Section):
+    """What all tiers below `host` have."""
+
+    admission: Literal["always", "second_touch"] = Field(
+        default="always", description="take every page, or only one that was offered before"
+    )
+
+    def admits(self) -> policies.Admission:
+        """The admission, made anew."""
+        return policies.SecondTouch() if self.admission == "second_touch" else policies.Always()
+
+
+class SsdSettings(StoreSettings):
+    """A folder on a local file system."""
+
+    path: AbsolutePath
+    cap: TierSize = Field(description="bytes on the disk, all processes that use the folder together")
+    free_floor: Size = Field(default=1 << 30, ge=0, description="bytes that stay free on the file system")
+
+    def limits(self) -> Limits:
+        """What the store is held to."""
+        return Limits(cap=self.cap, free_floor=self.free_floor)
+
+
+class SharedSettings(StoreSettings):
+    """Storage that several replicas see."""
+
+    url: str = Field(
+        description="a folder from / on, or s3://, gs://, az://BUCKET/PREFIX, or mooncake://HOST:PORT"
+    )
+    cap: TierSize | None = Field(default=None, description="bytes, all engines together; none: no limit")
+    max_age_s: PositiveFloat | None = Field(
+        default=None, description="pages written longer ago are collected; none: no limit"
+    )
+
+    @property
+    def scheme(self) -> str:
+        """The kind of store: "posix", "s3", "gs", "az" or "mooncake"."""
+        return "posix" if self.url.startswith("/") else urlsplit(self.url).scheme
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        if not self.url.startswith("/"):
+            parts = urlsplit(self.url)
+            if parts.scheme not in _SCHEMES or not parts.netloc:
+                raise ValueError(
+                    "url: write a folder from / on, or "
+                    + " or ".join(f"{scheme}://…" for scheme in _SCHEMES)
+                    + " with a bucket or host behind it"
+                )
+            if "@" in parts.netloc or parts.query or parts.fragment:
+                raise ValueError(
+                    "url: credentials and options don't belong into it; use the cloud's own variables"
+                )
+        if self.scheme == "mooncake" and (self.cap or self.max_age_s):
+            raise ValueError("cap and max_age_s: Mooncake's master decides what leaves; configure them there")
+        return self
+
+
+class Tiers(Section):
+    """Which tiers are on, and where. The engine's own `gpu` cache always is."""
+
+    host: TierSize | None = Field(
+        default=None, description="bytes of CPU memory, all ranks of an engine together"
+    )
+    ssd: SsdSettings | None = None
+    shared: SharedSettings | None = None
+
+    @property
+    def mode(self) -> str:
+        """The tiers that are on, such as "gpu+host+ssd"."""
+        below = ("host", self.host), ("ssd", self.ssd), ("shared", self.shared)
+        return "+".join(["gpu", *(name for name, tier in below if tier is not None)])
+
+    @model_validator(mode="after")
+    def _stands_on_host(self) -> Self:
+        for name, tier in (("ssd", self.ssd), ("shared", self.shared)):
+            if tier is not None and self.host is None:
+                raise ValueError(f"{name} loads through host memory: set host too, such as host=8GiB")
+        return self
+
+
+class PinSettings(Section):
+    """How far pages may be kept on request."""
+
+    host_share: float = Field(default=0.5, ge=0, le=1, description="of the host tier, all pins together")
+    longest_s: PositiveFloat = Field(default=3600.0, description="the longest time that one pin lasts")
+
+
+class AgentSettings(Section):
+    """Where the engine's agent answers, and whom."""
+
+    bind: str | None = Field(
+        default=None, pattern=r"^(tcp://.+:\d{1,5}|ipc://.+)$", description="ZeroMQ endpoint; none: no agent"
+    )
+    key_file: KeyFile | None = Field(default=None, description="its own CURVE secret key")
+    clients_file: KeyFile | None = Field(
+        default=None, description="CURVE public keys that may ask, one a line"
+    )
+
+    @model_validator(mode="after")
+    def _guarded(self) -> Self:
+        if (self.key_file is None) != (self.clients_file is None):
+            raise ValueError("key_file and clients_file go together: set both or neither")
+        local = re.match(r"ipc://|tcp://(127\.\d+\.\d+\.\d+|localhost|\[::1\]):", self.bind or "ipc://")
+        if not local and self.key_file is None:
+            raise ValueError(
+                f"bind {self.bind} is reachable from other machines: set key_file and clients_file, or bind "
+                "tcp://127.0.0.1:PORT"
+            )
+        return self
+
+
+class GatewaySettings(Section):
+    """The gateway at which the engine registers itself."""
+
+    url: str = Field(pattern=r"^https?://[^@?#]+$")
+    admin_key_file: KeyFile | None = Field(default=None, description="holds one of the gateway's admin keys")
+
+
+class Settings(Tiers):
+    """All that an engine's inside is told."""
+
+    token_threshold: int = Field(default=1024, ge=0, description="tokens that a load must gain, at the least")
+    write: Literal["through", "back", "selective"] = Field(
+        default="through", description="below host: at once, before eviction, or at the second use"
+    )
+    look_s: PositiveFloat = Field(default=0.05, description="longest look-up in a remote store")
+    load_s: PositiveFloat = Field(default=5.0, description="then a load is given up and recomputed")
+    hit_s: PositiveFloat = Field(
+        default=60.0, description="how long pages wait for a request that has gone silent"
+    )
+    pins: PinSettings = PinSettings()
+    agent: AgentSettings = AgentSettings()
+    gateway: GatewaySettings | None = None
+
+    def hierarchy(self, page_tokens: int, page_bytes: int) -> state.Settings:
+        """The same for `cache.hierarchy`, once the engine has said how large its pages are."""
+        return state.Settings(
+            page_tokens=page_tokens,
+            page_bytes=page_bytes,
+            threshold=self.token_threshold,
+            load_seconds=self.load_s,
+            look_seconds=self.look_s,
+            hit_seconds=self.hit_s,
+            write=_WRITE[self.write](),
+        )
+
+    def configuration(self) -> dict[str, Any]:
+        """As `load_settings` takes it, sizes readable, defaults left out."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+def load_settings(
+    configuration: Mapping[str, Any],
+    environ: Mapping[str, str],
+    *,
+    threshold_variable: str,
+    engine_keys: Collection[str] = (),
+) -> Settings:
+    """Read and check all settings.
+
+    Args:
+        configuration: nested as `Settings` is, beside keys of the engine's own.
+        environ: the process's; an empty variable counts as none.
+        threshold_variable: the name of the token threshold's.
+        engine_keys: keys in `configuration` that are not ours.
+
+    Raises:
+        SettingsError
+    """
+    ours = {key: value for key, value in configuration.items() if key not in engine_keys}
+    variables = _variables(environ, threshold_variable)
+    for name, way in variables.items():
+        ours = _with(ours, way, environ[name])
+    try:
+        return Settings.model_validate(ours)
+    except ValidationError as error:
+        raise SettingsError(
+            explain(error, Settings, {way: name for name, way in variables.items()})
+        ) from error
+
+
+def _variables(environ: Mapping[str, str], threshold_variable: str) -> dict[str, tuple[str, ...]]:
+    """Each variable that is set, and the way to its setting."""
+    known = {PREFIX + "__".join(way).upper(): way for way in _ways(Settings)}
+    del known[PREFIX + THRESHOLD.upper()]
+    known[threshold_variable] = (THRESHOLD,)
+    family = threshold_variable.partition("HPKV_")[0] + "HPKV_"
+    for name in environ:
+        if name.startswith((PREFIX, family)) and name not in known:
+            raise SettingsError(f"{name}: no such variable{nearest(name, known)}")
+    return {name: way for name, way in known.items() if environ.get(name)}
+
+
+def _ways(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
+    for name in model.model_fields:
+        inner = section_of(model, name)
+        yield from ((name, *way) for way in _ways(inner)) if inner else [(name,)]
+
+
+def _with(values: Mapping[str, Any], way: tuple[str, ...], value: str) -> dict[str, Any]:
+    """A copy of `values` with one more; what should be a section and isn't stays, to be refused."""
+    name, *rest = way
+    inner = values.get(name, {})
+    if not rest:
+        return {**values, name: value}
+    return {**values, name: _with(inner, tuple(rest), value) if isinstance(inner, Mapping) else inner}
