@@ -1,6 +1,8 @@
 """The tiers as one: match, plan, load, store, pin, clear."""
 
+import itertools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -117,6 +119,30 @@ class Hierarchy:
         assert self._state.host is not None
         with self._state.lock:
             return self._state.host.book.find(namespace, keys)
+
+    def claim(self, ticket: Ticket, plan: Plan) -> list[int]:
+        """Host slots of a load's leading pages that are ready, kept until the ticket is released.
+
+        For a caller that is about to copy them and says when it is done: no deadline ends this lease, for a
+        copy must not lose its source.
+        """
+        assert self._state.host is not None
+        with self._state.lock:
+            self._state.leases.extend(ticket.lease, math.inf)
+            keys = plan.match.keys[plan.start : plan.start + ticket.ready()]
+            found = self._state.host.book.find(plan.match.namespace, keys)
+        return list(itertools.takewhile(lambda slot: slot != ABSENT, found))
+
+    def touch(self, namespace: Namespace, keys: Sequence[bytes]) -> None:
+        """The engine uses these pages from its own cache: their copies here are used, too."""
+        state = self._state
+        with state.lock:
+            used = state.use()
+            if state.host is not None:
+                found = state.host.book.find(namespace, keys)
+                self._storing.touched([slot for slot in dict.fromkeys(found) if slot != ABSENT], used)
+            for store in state.ordered.values():
+                store.touch(namespace, keys, used)
 
     # -- in and down ------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+import math
 from collections.abc import Sequence
 
 from cache.tiers.base import Hold
@@ -59,6 +60,13 @@ class Leases:
         self._book.hold(list(new))
         lease.slots.update(new)
 
+    def extend(self, lease: Lease, deadline: float) -> None:
+        """Let an open lease end later; with `math.inf`, only when it is released."""
+        if lease in self._open and deadline > lease.deadline:
+            lease.deadline = deadline
+            if deadline < math.inf:
+                heapq.heappush(self._due, (deadline, next(self._number), lease))
+
     def holds(self, lease: Lease) -> bool:
         """Whether it is open."""
         return lease in self._open
@@ -82,6 +90,7 @@ class Leases:
         ended = 0
         while self._due and (self._due[0][0] <= now or self._due[0][2] not in self._open):
             lease = heapq.heappop(self._due)[2]
-            ended += lease in self._open
-            self.release(lease)
+            if lease in self._open and lease.deadline <= now:
+                ended += 1
+                self.release(lease)
         return ended

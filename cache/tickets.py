@@ -60,10 +60,7 @@ class Ticket:
         """Where it stands now."""
         with self._state.lock:
             self.expire(self._state.now())
-            ready = self._good.index(False) if False in self._good else len(self._good)
-            if self.leased and not self._state.leases.holds(self.lease):
-                ready = 0
-            return Progress(self._phase, ready, self._open == 0)
+            return Progress(self._phase, self.ready(), self._open == 0)
 
     def cancel(self) -> None:
         """Stop what can be stopped and let the pages go. After the ticket has ended this is `release`."""
@@ -86,6 +83,12 @@ class Ticket:
             time.sleep(0.0005)
 
     # The rest is called with the lock held.
+
+    def ready(self) -> int:
+        """Leading pages that are there and leased."""
+        if self.leased and not self._state.leases.holds(self.lease):
+            return 0
+        return self._good.index(False) if False in self._good else len(self._good)
 
     def settle(self, index: int, good: bool) -> None:
         """A page has ended."""

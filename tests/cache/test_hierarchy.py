@@ -210,6 +210,42 @@ def test_a_ticket_whose_owner_vanished_ends(make_rig: MakeRig) -> None:
     assert ticket.progress().ready == 0
 
 
+def test_claimed_pages_outlive_deadlines_and_clears(make_rig: MakeRig) -> None:
+    rig = make_rig(slots=4)
+    rig.store(0, 3)
+    plan = rig.plan(0, 3)
+    ticket = rig.tiers.load(plan, pages(0, 3), seconds=0.01)
+    slots = rig.tiers.claim(ticket, plan)
+    assert slots == rig.tiers.slots(SPACE, keys(0, 3))
+    time.sleep(1.2)
+    rig.tiers.clear(Tier.HOST)
+    assert rig.store(10, 14) == 1, "three of the four slots are claimed"
+    assert rig.host is not None
+    assert [rig.host.page(slot) for slot in slots] == [content(n) for n in range(3)]
+    ticket.release()
+    assert rig.store(10, 14) == 3
+    rig.tiers.audit()
+
+
+def test_what_is_gone_before_the_claim_is_not_claimed(make_rig: MakeRig) -> None:
+    rig = make_rig(slots=4)
+    rig.store(0, 3)
+    plan = rig.plan(0, 3)
+    ticket = rig.tiers.load(plan, pages(0, 3), seconds=0.01)
+    rig.tiers.clear(Tier.HOST)
+    assert rig.tiers.claim(ticket, plan) == []
+
+
+def test_pages_used_in_the_engines_own_cache_outlive_others(make_rig: MakeRig) -> None:
+    rig = make_rig(slots=4)
+    rig.store(0, 2)
+    rig.store(2, 4)
+    rig.tiers.touch(SPACE, keys(0, 2))
+    rig.store(4, 6)
+    assert rig.tiers.slots(SPACE, keys(2, 4)) == [ABSENT, ABSENT]
+    assert ABSENT not in rig.tiers.slots(SPACE, keys(0, 2))
+
+
 def test_a_hung_load_that_nobody_polls_ends(make_rig: MakeRig) -> None:
     rig = make_rig()
     rig.store(0, 12)

@@ -1,3 +1,5 @@
+import math
+
 from cache.leases import Leases
 from cache.testing import SPACE, page
 from cache.tiers.base import Hold
@@ -44,6 +46,24 @@ def test_deadlines() -> None:
     assert pages.held == 1
     assert leases.expire(99.0) == 1
     assert len(leases) == 0
+
+
+def test_an_extended_lease_ends_later_or_never() -> None:
+    pages = book(2)
+    leases = Leases(pages)
+    later, never = leases.take(1.0), leases.take(1.0)
+    later.add([0])
+    never.add([1])
+    leases.extend(later, 2.0)
+    leases.extend(later, 1.5)
+    leases.extend(never, math.inf)
+    assert leases.expire(1.9) == 0
+    assert leases.expire(2.0) == 1
+    assert leases.expire(1e9) == 0
+    assert pages.held == 1
+    leases.release(never)
+    leases.extend(never, math.inf)
+    assert (pages.held, len(leases)) == (0, 0)
 
 
 def test_an_ended_lease_keeps_nothing_more() -> None:
