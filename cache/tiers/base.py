@@ -103,7 +103,11 @@ class Store(ABC):
 
     @abstractmethod
     def find(self, namespace: Namespace, keys: Sequence[bytes]) -> Sequence[bool]:
-        """Whether each page is there: exact, or a hint that a read corrects. Looking is not using."""
+        """Whether each page is there: exact, or a hint that a read corrects. Looking is not using.
+
+        The keys come in a prompt's order. A remote store may leave out what comes after the first page that
+        is missing: no match reaches it.
+        """
 
     @abstractmethod
     def read(self, namespace: Namespace, reads: Sequence[Read]) -> Sequence[Outcome]:

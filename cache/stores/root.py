@@ -1,0 +1,77 @@
+"""What lies at the root of each store: what it is, its id and its generation.
+
+{"kind": "hpkv-posix", "format": 1, "id": "16 hex digits", "generation": "16 hex digits"}
+
+Everything is named under the generation. `clear` writes another one, and so voids at once what lies under the
+old one, also what a crash or a slow listing keeps from being removed.
+"""
+
+import json
+import re
+import secrets
+from typing import NamedTuple
+
+from cache.errors import ForeignError, VersionError
+from cache.keys import FORMAT
+
+NAME = "hpkv.json"
+"""What the root's file or object is called."""
+
+_HEX = re.compile(r"[0-9a-f]{16}")
+
+
+class Root(NamedTuple):
+    """A store's root."""
+
+    kind: str
+    """Such as "hpkv-posix"."""
+    store_id: str
+    """16 hex digits."""
+    generation: int
+    """64 bits."""
+
+    @classmethod
+    def new(cls, kind: str) -> "Root":
+        """The root of a new store."""
+        return cls(kind, secrets.token_hex(8), secrets.randbits(64))
+
+    def cleared(self) -> "Root":
+        """The same store in another generation: everything in it is void."""
+        return self._replace(generation=secrets.randbits(64))
+
+    def dump(self) -> bytes:
+        """As it is stored."""
+        mark = {
+            "kind": self.kind,
+            "format": FORMAT,
+            "id": self.store_id,
+            "generation": f"{self.generation:016x}",
+        }
+        return json.dumps(mark).encode() + b"\n"
+
+
+def parse(raw: bytes, kind: str, where: str) -> Root:
+    """Read a root back. Raises ForeignError or VersionError; `where` names the store in their messages."""
+    try:
+        mark = json.loads(raw)
+        found, version = mark["kind"], mark["format"]
+        if found == kind and version == FORMAT:
+            return Root(kind, _digits(mark["id"]), int(_digits(mark["generation"]), 16))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ForeignError(
+            f"{where}: its {NAME} is damaged or not ours; if the store is, remove it"
+        ) from error
+    if found != kind:
+        raise ForeignError(
+            f"{where} is a cache of kind {found!r}, not {kind!r}: name another place, or that kind"
+        )
+    raise VersionError(
+        f"{where} was written in format {version}, this is format {FORMAT}: "
+        "use that version, or name another place"
+    )
+
+
+def _digits(text: str) -> str:
+    if not _HEX.fullmatch(text):
+        raise ValueError(text)
+    return text
