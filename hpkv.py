@@ -12,6 +12,7 @@ COMMANDS = MappingProxyType(
         "cache": "cache",
         "up": "engine_adapters",
         "down": "engine_adapters",
+        "launch": "engine_adapters",
     }
 )
 """Command → the package whose `commands.py` has it."""

@@ -15,14 +15,14 @@ from engine_adapters.up.crew import Crew
 from engine_adapters.up.processes import Child
 from engine_adapters.up.progress import Progress
 from engine_adapters.up.state import Folder
-from engine_adapters.vllm import launch
+from engine_adapters.vllm import cpu
 
 MODEL = small_model.NAME
 READY_S = 300.0
 
 
 @contextmanager
-def running_replicas(count: int) -> Iterator[list[launch.Launch]]:
+def running_replicas(count: int) -> Iterator[list[cpu.CpuReplica]]:
     """`count` replicas, ready; what they need is made where it is missing.
 
     Raises:
@@ -41,8 +41,8 @@ def running_replicas(count: int) -> Iterator[list[launch.Launch]]:
         children = [
             crew.start(
                 spec.name,
-                launch.command(spec, executable.script("vllm")),
-                launch.environment(spec, os.environ),
+                cpu.command(spec, executable.script("vllm"), os.environ),
+                cpu.environment(spec, os.environ),
             )
             for spec in specs
         ]
@@ -54,12 +54,12 @@ def running_replicas(count: int) -> Iterator[list[launch.Launch]]:
         shutil.rmtree(folder.path)
 
 
-def _spec(sockets: Path, name: str, cores: tuple[int, ...]) -> launch.Launch:
+def _spec(sockets: Path, name: str, cores: tuple[int, ...]) -> cpu.CpuReplica:
     model = str(HOME / "models" / MODEL)
-    return launch.Launch(name, model, MODEL, free_port(), sockets, cores)
+    return cpu.CpuReplica(name, model, MODEL, free_port(), sockets, cores)
 
 
-def _await(spec: launch.Launch, child: Child) -> None:
+def _await(spec: cpu.CpuReplica, child: Child) -> None:
     deadline = time.monotonic() + READY_S
     while not http.answers(f"{spec.url}/health"):
         if not child.running or time.monotonic() > deadline:

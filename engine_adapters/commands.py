@@ -1,4 +1,4 @@
-"""`hpkv up` and `hpkv down`: a local fleet."""
+"""`hpkv launch`: an engine with our part in it. `hpkv up` and `hpkv down`: a local fleet."""
 
 import os
 from pathlib import Path
@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 app = typer.Typer()
+launch = typer.Typer(no_args_is_help=True, help="Run an engine with the cache's tiers in it.")
+app.add_typer(launch, name="launch")
 
 
 def default_home() -> Path:
@@ -20,6 +22,49 @@ State = Annotated[
         envvar="HPKV_UP_STATE", help="Folder of this fleet's state and logs (default: $HPKV_HOME/up)"
     ),
 ]
+
+
+@launch.command("vllm", epilog="vLLM's own flags go behind `--`.")
+def launch_vllm(
+    model: Annotated[str, typer.Argument(help="Folder or hub name")],
+    flags: Annotated[list[str] | None, typer.Argument(metavar="-- FLAGS", help="Any flags of vLLM's")] = None,
+    tiers: Annotated[
+        str, typer.Option(help="Such as host=8GiB,ssd=/data/kv:200GiB,shared=s3://bucket/kv")
+    ] = "gpu",
+    events: Annotated[
+        str, typer.Option(help="Where KV events are: ipc://PATH or tcp://*:PORT (default: a private socket)")
+    ] = "",
+    replay: Annotated[
+        str, typer.Option(help="Where missed KV events are sent again; goes with --events")
+    ] = "",
+    env: Annotated[
+        Path | None, typer.Option(help="vLLM's environment (default: $HPKV_HOME/envs/vllm, else PATH's vllm)")
+    ] = None,
+    show: Annotated[bool, typer.Option("--print", help="Show the command and start nothing")] = False,
+) -> None:
+    """Become `vllm serve`, with KV events on and the tiers in it; signals reach the engine."""
+    import shlex
+
+    from engine_adapters.errors import SettingsError
+    from engine_adapters.tiers import parse_tiers
+    from engine_adapters.vllm import launch as vllm
+
+    environ, given = dict(os.environ), tuple(flags or ())
+    try:
+        executable = vllm.find_executable(env, Path(home) if (home := environ.get("HPKV_HOME")) else None)
+        endpoints = vllm.endpoints(events, replay, given, environ)
+        one = vllm.Launch(model, parse_tiers(tiers), endpoints, given)
+        command = vllm.command(one, executable, environ)
+        if show:
+            typer.echo(shlex.join(command))
+            return
+        vllm.check(one, executable, environ)
+    except SettingsError as error:
+        typer.echo(f"hpkv launch: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(vllm.announcement(one, environ), err=True)
+    environ["PATH"] = f"{executable.parent}{os.pathsep}{environ.get('PATH', os.defpath)}"
+    os.execve(executable, command, environ)
 
 
 @app.command()

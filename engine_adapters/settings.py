@@ -130,6 +130,10 @@ class Tiers(Section):
         below = ("host", self.host), ("ssd", self.ssd), ("shared", self.shared)
         return "+".join(["gpu", *(name for name, tier in below if tier is not None)])
 
+    def configuration(self) -> dict[str, Any]:
+        """As `load_settings` takes it, sizes readable, defaults left out."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
     @model_validator(mode="after")
     def _stands_on_host(self) -> Self:
         for name, tier in (("ssd", self.ssd), ("shared", self.shared)):
@@ -203,10 +207,6 @@ class Settings(Tiers):
             hit_seconds=self.hit_s,
             write=_WRITE[self.write](),
         )
-
-    def configuration(self) -> dict[str, Any]:
-        """As `load_settings` takes it, sizes readable, defaults left out."""
-        return self.model_dump(mode="json", exclude_defaults=True)
 
 
 def load_settings(

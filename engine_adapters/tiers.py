@@ -12,14 +12,17 @@ from .sizes import format_size
 from .validation import explain, nearest
 
 EXAMPLE = "host=8GiB,ssd=/data/kv:200GiB,shared=s3://bucket/kv"
+NONE = "gpu"
 _CAP = re.compile(r"(.*):(\d[\d.]*[kKMGTP]?i?B)")
 
 
 def parse_tiers(text: str) -> Tiers:
     """Read such a line; a relative path begins at the working folder.
 
-    `ssd` takes PATH:SIZE, `shared` URL or URL:SIZE. Raises SettingsError.
+    `ssd` takes PATH:SIZE, `shared` URL or URL:SIZE; `gpu` alone turns all others off. Raises SettingsError.
     """
+    if text == NONE:
+        return Tiers()
     values: dict[str, Any] = {}
     for part in re.split(r",(?=\w+=)", text.strip()):
         name, equals, value = part.partition("=")
@@ -56,7 +59,7 @@ def format_tiers(tiers: Tiers) -> str:
     if tiers.shared is not None:
         cap = f":{format_size(tiers.shared.cap)}" if tiers.shared.cap else ""
         parts.append(f"shared={tiers.shared.url}{cap}")
-    line = ",".join(parts)
-    if line and parse_tiers(line) != tiers:
+    line = ",".join(parts) or NONE
+    if parse_tiers(line) != tiers:
         raise SettingsError(f"tiers: {line} doesn't say all that is set: use the engine's configuration")
     return line

@@ -15,7 +15,7 @@ from engine_adapters.up import fleet, http, machine, options, processes, small_m
 from engine_adapters.up.crew import Crew
 from engine_adapters.up.progress import Progress
 from engine_adapters.up.state import Folder
-from engine_adapters.vllm import launch
+from engine_adapters.vllm import cpu
 
 HOME = Path(os.environ.get("HPKV_HOME") or Path(__file__).parent.parent / ".hpkv").absolute()
 """As in the Makefile: where `make test` has made the environment and the model."""
@@ -29,7 +29,7 @@ TEST_TIMEOUT = 600
 class Replica:
     """One real vLLM server of SmolLM2, on a port and event endpoints that it keeps over restarts."""
 
-    def __init__(self, spec: launch.Launch, executable: Path, crew: Crew) -> None:
+    def __init__(self, spec: cpu.CpuReplica, executable: Path, crew: Crew) -> None:
         self.name = spec.name
         self.url = spec.url
         self.events = spec.events
@@ -44,8 +44,8 @@ class Replica:
         # /reset_prefix_cache, and responses that are kept
         ours = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ENABLE_RESPONSES_API_STORE": "1"}
         base = {**os.environ, **ours}
-        command = launch.command(self._spec, self._executable)
-        self._child = self._crew.start(self.name, command, launch.environment(self._spec, base))
+        command = cpu.command(self._spec, self._executable, base)
+        self._child = self._crew.start(self.name, command, cpu.environment(self._spec, base))
 
     def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
         """Block until it answers its health check."""
@@ -130,8 +130,8 @@ def _end_those_of_killed_runs(root: Path) -> None:
             shutil.rmtree(path)
 
 
-def _spec(model: Path, sockets: Path, name: str, cores: tuple[int, ...]) -> launch.Launch:
-    return launch.Launch(
+def _spec(model: Path, sockets: Path, name: str, cores: tuple[int, ...]) -> cpu.CpuReplica:
+    return cpu.CpuReplica(
         name=name,
         model=str(model),
         served_name=MODEL,

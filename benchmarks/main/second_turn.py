@@ -16,7 +16,7 @@ from benchmarks.main.texts import message
 from benchmarks.report import Report
 from benchmarks.servers import Server, ServerFailed
 from benchmarks.stats import median_interval
-from engine_adapters.vllm.launch import Launch
+from engine_adapters.vllm.cpu import CpuReplica
 
 CHATS, WARM = 10, 2
 FIRST_CHARS = 15_100
@@ -58,7 +58,7 @@ def measure(report: Report) -> None:
     _report(report, [on_two for on_two, _ in pairs], [alone for _, alone in pairs])
 
 
-def _gateway(name: str, replicas: list[Launch]) -> Server:
+def _gateway(name: str, replicas: list[CpuReplica]) -> Server:
     upstreams = [{"name": r.name, "url": r.url, "events": r.events, "replay": r.replay} for r in replicas]
     return serve(f"{name}-replica", upstreams, None)
 

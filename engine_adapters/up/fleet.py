@@ -5,8 +5,8 @@ import string
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from engine_adapters.vllm import cpu
 from engine_adapters.vllm import environment as vllm_environment
-from engine_adapters.vllm import launch
 
 from . import environments, gateway, http, machine, small_model, snippets
 from .crew import Crew
@@ -104,10 +104,10 @@ class Fleet:
         machine.require_memory(options.replicas, each, machine.available_memory())
         return model
 
-    def _launches(self, model: Model) -> list[launch.Launch]:
+    def _launches(self, model: Model) -> list[cpu.CpuReplica]:
         cores = machine.core_shares(os.sched_getaffinity(0), self._options.replicas)
         return [
-            launch.Launch(
+            cpu.CpuReplica(
                 name=_name(i),
                 model=model.source,
                 served_name=model.name,
@@ -119,14 +119,14 @@ class Fleet:
             for i, port in enumerate(self._options.engine_ports)
         ]
 
-    def _start_replicas(self, launches: Sequence[launch.Launch]) -> None:
+    def _start_replicas(self, launches: Sequence[cpu.CpuReplica]) -> None:
         environment = self._prepare(self._options, self._progress)
         names = ", ".join(one.name for one in launches)
         with self._progress.step(f"{launches[0].served_name} on replicas {names}") as step:
             ready = {}
             for one in launches:
-                command = launch.command(one, environment.script("vllm"))
-                child = self._start(one.name, command, launch.environment(one, os.environ))
+                command = cpu.command(one, environment.script("vllm"), os.environ)
+                child = self._start(one.name, command, cpu.environment(one, os.environ))
                 ready[child] = f"{one.url}/health"
             self._await(ready, step.detail)
 

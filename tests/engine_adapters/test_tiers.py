@@ -44,7 +44,6 @@ def test_paths_begin_at_the_working_folder(tmp_path: Path, monkeypatch: pytest.M
     ("line", "message"),
     [
         ("host=8GiB,sdd=/data/kv:1GiB", r"'sdd' is no tier; did you mean ssd\?"),
-        ("gpu", "'gpu' is no tier"),
         ("", "'' is no tier"),
         ("host", "'host' has no value"),
         ("host=8G", "host: '8G' is no size"),
@@ -62,6 +61,7 @@ def test_a_line_that_cannot_be(line: str, message: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
+        "gpu",
         "host=8GiB",
         "host=8GiB,ssd=/data/kv:200GiB",
         "host=1536MiB,shared=/mnt/kv:5TiB",
@@ -72,8 +72,8 @@ def test_the_way_back(line: str) -> None:
     assert format_tiers(parse_tiers(line)) == line
 
 
-def test_no_tiers_are_an_empty_line() -> None:
-    assert format_tiers(Tiers()) == ""
+def test_the_gpu_alone() -> None:
+    assert parse_tiers("gpu") == Tiers()
 
 
 def test_what_a_line_cannot_say_is_not_said() -> None:

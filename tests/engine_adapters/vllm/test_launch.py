@@ -1,51 +1,157 @@
-import dataclasses
+"""`hpkv launch vllm` with an engine that only tells how it was called."""
+
 import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from engine_adapters.commands import app
+from engine_adapters.errors import SettingsError
 from engine_adapters.vllm import launch
-from engine_adapters.vllm.launch import Launch
+
+ENGINE = """\
+#!{python}
+import json, os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+print(json.dumps([os.getpid(), sys.argv[1:]]), flush=True)
+if "--wait" in sys.argv:
+    time.sleep(600)
+"""
 
 
 @pytest.fixture
-def spec(tmp_path: Path) -> Launch:
-    return Launch("a", str(tmp_path), "smol", 8101, Path("/run/x"), cores=(2, 3), extra=("--dtype=float32",))
+def env(tmp_path: Path) -> Path:
+    """An environment of this Python, with a vLLM that is one line of metadata and a script."""
+    folder = tmp_path / "env"
+    return made(folder, "0.32.0")
 
 
-def test_command_line(spec: Launch) -> None:
-    command = launch.command(spec, Path("/env/bin/vllm"))
-    assert command[:3] == ["/env/bin/vllm", "serve", spec.model]
-    assert {"--served-model-name=smol", "--port=8101", "--host=127.0.0.1", "--enable-prefix-caching"} <= set(
-        command
-    )
+def made(folder: Path, version: str) -> Path:
+    (folder / "bin").mkdir(parents=True)
+    site = folder / "site"
+    (site / "vllm.dist-info").mkdir(parents=True)
+    (site / "vllm.dist-info/METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    python = folder / "bin/python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={site}:$PYTHONPATH exec {sys.executable} "$@"\n')
+    vllm = folder / "bin/vllm"
+    vllm.write_text(ENGINE.format(python=sys.executable).replace(sys.executable, str(python), 1))
+    python.chmod(0o755)
+    vllm.chmod(0o755)
+    return folder
 
 
-def test_extra_flags_come_last(spec: Launch) -> None:
-    command = launch.command(spec, Path("vllm"))
-    assert command[-1] == "--dtype=float32"
-    assert command.index("--dtype=bfloat16") < len(command) - 1
+def hpkv(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "hpkv", "launch", "vllm", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_events_are_on_endpoints_that_vllm_binds(spec: Launch) -> None:
-    flag = next(arg for arg in launch.command(spec, Path("vllm")) if arg.startswith("--kv-events-config="))
-    events = json.loads(flag.partition("=")[2])
-    assert events["enable_kv_cache_events"] is True
-    assert events["endpoint"] == spec.events == "ipc:///run/x/a.events"
-    assert events["replay_endpoint"] == spec.replay == "ipc:///run/x/a.replay"
+def test_it_becomes_the_engine_and_signals_reach_it(env: Path) -> None:
+    command = [sys.executable, "-m", "hpkv", "launch", "vllm", "m", f"--env={env}", "--", "--wait"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        pid, arguments = json.loads(process.stdout.readline())
+        assert pid == process.pid
+        assert arguments[:2] == ["serve", "m"]
+        assert arguments[-1] == "--wait"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 7
 
 
-def test_environment_adds_to_the_given_one(spec: Launch) -> None:
-    environment = launch.environment(spec, {"PATH": "/bin"})
-    assert environment["PATH"] == "/bin"
-    assert environment["VLLM_CPU_OMP_THREADS_BIND"] == "2,3"
-    assert environment["VLLM_RPC_BASE_PATH"] == "/run/x"
+def test_printed_is_what_would_run_and_nothing_runs(env: Path, tmp_path: Path) -> None:
+    tiers = f"host=64MiB,ssd={tmp_path}/k v:1GiB"
+    events = ("--events=tcp://*:5557", "--replay=tcp://*:5558")
+    arguments = ("a model", f"--env={env}", f"--tiers={tiers}", *events)
+    shown = hpkv(*arguments, "--print", "--", "--dtype", "float32")
+    assert shown.returncode == 0, shown.stderr
+    command = shlex.split(shown.stdout)
+    assert command[:3] == [str(env / "bin/vllm"), "serve", "a model"]
+    assert command[-2:] == ["--dtype", "float32"]
+    ran = hpkv(*arguments, "--", "--dtype", "float32")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)[1] == command[1:]
+    assert "tiers gpu+host+ssd" in ran.stderr
+    assert '"events": "tcp://HOST:5557"' in ran.stderr
 
 
-def test_without_cores_vllm_chooses(spec: Launch) -> None:
-    assert "VLLM_CPU_OMP_THREADS_BIND" not in launch.environment(dataclasses.replace(spec, cores=()), {})
+def test_the_environment_alone_can_turn_tiers_on(env: Path) -> None:
+    command = ["launch", "vllm", "m", f"--env={env}", "--print"]
+    assert "--kv-transfer-config" not in CliRunner().invoke(app, command).stdout
+    tiered = CliRunner(env={"HPKV_CACHE__HOST": "64MiB"}).invoke(app, command)
+    assert "--kv-transfer-config" in tiered.stdout
 
 
-def test_a_hub_model_may_be_fetched_and_a_folder_may_not(spec: Launch) -> None:
-    assert launch.environment(spec, {})["HF_HUB_OFFLINE"] == "1"
-    assert "HF_HUB_OFFLINE" not in launch.environment(dataclasses.replace(spec, model="owner/name"), {})
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--tiers=host=8G",), "'8G' is no size"),
+        (("--tiers=host=9000TiB",), "--shm-size="),
+        (("--", "--kv-transfer-config={}"), "--kv-transfer-config clashes with what hpkv sets: use --tiers"),
+        (("--events=tcp://*:5557",), "--events and --replay go together"),
+        (("--events=tcp://h:1", "--replay=tcp://h:2"), "vLLM can't bind tcp://h:1"),
+    ],
+)
+def test_what_cannot_work_never_starts(env: Path, arguments: tuple[str, ...], message: str) -> None:
+    done = CliRunner().invoke(app, ["launch", "vllm", "m", f"--env={env}", *arguments])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert message in done.stderr
+
+
+def test_an_old_vllm_is_refused(tmp_path: Path) -> None:
+    env = made(tmp_path / "old", "0.31.4")
+    with pytest.raises(SettingsError, match=r"is vLLM 0\.31\.4; the tiers need 0\.32 or later"):
+        launch.check_environment(env / "bin/vllm", os.environ)
+
+
+def test_an_environment_with_another_cache_is_refused(env: Path) -> None:
+    (env / "site/cache.py").write_text("")
+    with pytest.raises(SettingsError, match=r"can't import us and vLLM .*'cache' is not a package"):
+        launch.check_environment(env / "bin/vllm", os.environ)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "#!/opt/venv/bin/python3.12\nimport sys\n",
+        "#!/bin/sh\n'''exec' /opt/venv/bin/python3.12 \"$0\" \"$@\"\n' '''\n",
+        "#!/bin/sh\n'''exec' \"/opt/venv/bin/python3.12\" \"$0\" \"$@\"\n' '''\n",
+    ],
+)
+def test_the_python_behind_a_command(tmp_path: Path, head: str) -> None:
+    script = tmp_path / "vllm"
+    script.write_text(head)
+    assert launch.python_of(script) == "/opt/venv/bin/python3.12"
+    script.write_bytes(b"\x7fELF")
+    with pytest.raises(SettingsError, match="not a command that pip has installed"):
+        launch.python_of(script)
+
+
+def test_where_vllm_is_found(env: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(env / "bin"))
+    assert launch.find_executable(None, None) == env / "bin/vllm"
+    assert launch.find_executable(None, tmp_path / "home") == env / "bin/vllm"
+    ours = made(tmp_path / "home/envs/vllm", "0.32.0") / "bin/vllm"
+    assert launch.find_executable(None, tmp_path / "home") == ours
+    assert launch.find_executable(env, tmp_path / "home") == env / "bin/vllm"
+    with pytest.raises(SettingsError, match="there is no bin/vllm"):
+        launch.find_executable(tmp_path, None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(SettingsError, match="no vllm on PATH"):
+        launch.find_executable(None, None)
+
+
+def test_sockets_by_default_are_private_and_named_by_the_port(tmp_path: Path) -> None:
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    folder = tmp_path / f"hpkv-{os.getuid()}"
+    endpoints = launch.endpoints("", "", ["--port=8101"], environ)
+    assert endpoints.events == f"ipc://{folder}/vllm-8101.events"
+    assert endpoints.replay == f"ipc://{folder}/vllm-8101.replay"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o755)
+    with pytest.raises(SettingsError, match="is not ours alone"):
+        launch.endpoints("", "", [], environ)

@@ -1,0 +1,87 @@
+"""How a vLLM replica on CPU is started: its flags and its environment, as plain values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engine_adapters.settings import Tiers
+
+from . import launch
+from .flags import Endpoints
+from .launch import Launch
+
+
+@dataclass(frozen=True)
+class CpuReplica:
+    """One replica to be.
+
+    `sockets` is a folder of this fleet's own for vLLM's unix sockets; its path must be short, for theirs end
+    at 107 bytes. `cores` are the CPU cores it computes on; empty leaves the choice to vLLM. `kv_space_gib` is
+    the memory for KV blocks. `extra` ends the command line, so that it wins.
+    """
+
+    name: str
+    model: str
+    served_name: str
+    port: int
+    sockets: Path
+    cores: tuple[int, ...] = ()
+    block_tokens: int = 32
+    kv_space_gib: int = 1
+    tiers: Tiers = field(default_factory=Tiers)
+    extra: tuple[str, ...] = ()
+
+    @property
+    def url(self) -> str:
+        """Where it answers HTTP."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def events(self) -> str:
+        """Endpoint of its KV events. vLLM binds `ipc://` and addresses with a `*`, and connects to others."""
+        return f"ipc://{self.sockets}/{self.name}.events"
+
+    @property
+    def replay(self) -> str:
+        """Endpoint that sends missed KV events again."""
+        return f"ipc://{self.sockets}/{self.name}.replay"
+
+    @property
+    def local(self) -> bool:
+        """Whether the model is a folder, not a hub's name."""
+        return Path(self.model).is_dir()
+
+    def launch(self) -> Launch:
+        """The same as `hpkv launch vllm` is told it."""
+        flags = (
+            f"--served-model-name={self.served_name}",
+            "--host=127.0.0.1",
+            f"--port={self.port}",
+            "--dtype=bfloat16",
+            "--max-model-len=auto",  # as much of the model's context as the KV space holds
+            f"--block-size={self.block_tokens}",  # on CPU a multiple of 32
+            "--enforce-eager",  # compiling would take a minute at the first start
+            "--enable-auto-tool-choice",
+            "--tool-call-parser=hermes",
+            *self.extra,
+        )
+        return Launch(self.model, self.tiers, Endpoints(self.events, self.replay), flags)
+
+
+def command(replica: CpuReplica, executable: Path, base: Mapping[str, str]) -> list[str]:
+    """Return the command line; `executable` is the environment's `vllm`. Raises SettingsError."""
+    return launch.command(replica.launch(), executable, environment(replica, base))
+
+
+def environment(replica: CpuReplica, base: Mapping[str, str]) -> dict[str, str]:
+    """Return the process environment, on top of `base`."""
+    ours = {
+        "VLLM_CPU_KVCACHE_SPACE": str(replica.kv_space_gib),
+        "VLLM_NO_USAGE_STATS": "1",
+        "TMPDIR": str(replica.sockets),  # vLLM leaves sockets and files behind
+    }
+    if replica.cores:
+        ours["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, replica.cores))
+    if replica.local:
+        ours["HF_HUB_OFFLINE"] = "1"
+    return {**base, **ours}

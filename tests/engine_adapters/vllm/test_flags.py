@@ -1,0 +1,83 @@
+import json
+
+import pytest
+
+from engine_adapters.errors import SettingsError
+from engine_adapters.vllm import flags
+from engine_adapters.vllm.flags import Endpoints
+
+
+@pytest.mark.parametrize("endpoint", ["ipc:///run/a", "tcp://*:5557"])
+def test_endpoints_that_vllm_binds(endpoint: str) -> None:
+    assert Endpoints(endpoint, "ipc:///run/replay").events == endpoint
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:5557", "tcp://gpu1:5557", "inproc://a", "", "tcp://*"])
+def test_an_endpoint_that_vllm_would_connect_to_is_refused(endpoint: str) -> None:
+    with pytest.raises(SettingsError, match=r"write ipc://PATH .* or tcp://\*:PORT"):
+        Endpoints(endpoint, "ipc:///run/replay")
+
+
+def test_events_and_replay_are_apart() -> None:
+    with pytest.raises(SettingsError, match="give replay another"):
+        Endpoints("tcp://*:5557", "tcp://*:5557")
+
+
+def test_the_gateway_can_watch() -> None:
+    *switches, events = flags.watched(Endpoints("ipc:///a", "ipc:///b"))
+    assert switches == ["--enable-prefix-caching", "--enable-prompt-tokens-details", "--enable-scale-out"]
+    assert json.loads(events.removeprefix("--kv-events-config=")) == {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": "ipc:///a",
+        "replay_endpoint": "ipc:///b",
+        "topic": "kv",
+    }
+
+
+def test_settings_reach_the_connector() -> None:
+    (flag,) = flags.tiered({"host": "8GiB"})
+    transfer = json.loads(flag.removeprefix("--kv-transfer-config="))
+    assert transfer["kv_role"] == "kv_both"
+    extra = transfer["kv_connector_extra_config"]
+    assert extra["host"] == "8GiB"
+    assert extra["offload_prompt_only"] is False
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--kv-transfer-config",
+        "--kv_transfer_config={}",
+        "--kv-transfer-config.kv_role",
+        "--kv-transfer",
+        "--kv-events-config={}",
+        "--kv-offloading-size",
+        "--no-enable-prefix-caching",
+        "--model=x",
+    ],
+)
+def test_a_flag_that_would_undo_one_of_ours_is_refused(flag: str) -> None:
+    with pytest.raises(SettingsError, match=r"clashes with what hpkv sets: \w+"):
+        flags.refuse_clashes(["--dtype=float32", flag])
+
+
+def test_all_other_flags_pass() -> None:
+    flags.refuse_clashes(
+        [
+            "--port",
+            "1",
+            "-tp",
+            "2",
+            "--max-model-len=auto",
+            "--no-async-scheduling",
+            "--kv-cache-dtype",
+            "fp8",
+        ]
+    )
+
+
+def test_the_last_value_counts() -> None:
+    assert flags.value_of(["--port", "1", "--x", "--port=2"], "--port", "8000") == "2"
+    assert flags.value_of(["--port=2", "--port", "1"], "--port", "8000") == "1"
+    assert flags.value_of(["--ports=2"], "--port", "8000") == "8000"
