@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -19,7 +18,9 @@ from pydantic import (
     model_validator,
 )
 
-from cache import policies, state
+from cache import policies, state, stores
+from cache.errors import CacheError
+from cache.stores import address
 from cache.tiers.ssd.folder import Limits
 
 from .errors import SettingsError
@@ -34,7 +35,7 @@ _WRITE: Mapping[str, Callable[[], policies.WritePolicy]] = {
     "back": policies.Back,
     "selective": policies.Selective,
 }
-_SCHEMES = ("s3", "gs", "az", "mooncake")
+_REMOTE = ("s3", "gs", "az", "mooncake")
 
 
 def _absolute(path: Path) -> Path:
@@ -80,39 +81,32 @@ class SsdSettings(StoreSettings):
         return Limits(cap=self.cap, free_floor=self.free_floor)
 
 
+def _store_url(url: str) -> str:
+    try:
+        scheme, host, path, _ = address.parse(url)
+    except CacheError as error:
+        raise ValueError(str(error)) from error
+    local = scheme in ("", "file")
+    if (not local and scheme not in _REMOTE) or not (path.startswith("/") if local else host):
+        kinds = " or ".join(f"{kind}://" for kind in _REMOTE)
+        raise ValueError(f"write a folder from / on, or {kinds} with a bucket or host behind it")
+    return url
+
+
 class SharedSettings(StoreSettings):
     """Storage that several replicas see."""
 
-    url: str = Field(
+    url: Annotated[str, AfterValidator(_store_url)] = Field(
         description="a folder from / on, or s3://, gs://, az://BUCKET/PREFIX, or mooncake://HOST:PORT"
     )
     cap: TierSize | None = Field(default=None, description="bytes, all engines together; none: no limit")
     max_age_s: PositiveFloat | None = Field(
-        default=None, description="pages written longer ago are collected; none: no limit"
+        default=None, description="since a page was last used, as far as the store knows; none: no limit"
     )
 
-    @property
-    def scheme(self) -> str:
-        """The kind of store: "posix", "s3", "gs", "az" or "mooncake"."""
-        return "posix" if self.url.startswith("/") else urlsplit(self.url).scheme
-
-    @model_validator(mode="after")
-    def _known(self) -> Self:
-        if not self.url.startswith("/"):
-            parts = urlsplit(self.url)
-            if parts.scheme not in _SCHEMES or not parts.netloc:
-                raise ValueError(
-                    "url: write a folder from / on, or "
-                    + " or ".join(f"{scheme}://…" for scheme in _SCHEMES)
-                    + " with a bucket or host behind it"
-                )
-            if "@" in parts.netloc or parts.query or parts.fragment:
-                raise ValueError(
-                    "url: credentials and options don't belong into it; use the cloud's own variables"
-                )
-        if self.scheme == "mooncake" and (self.cap or self.max_age_s):
-            raise ValueError("cap and max_age_s: Mooncake's master decides what leaves; configure them there")
-        return self
+    def limits(self) -> stores.Limits:
+        """What the store is held to."""
+        return stores.Limits(cap=self.cap or 0, age=self.max_age_s or 0.0)
 
 
 class Tiers(Section):

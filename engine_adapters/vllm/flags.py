@@ -10,13 +10,13 @@ from engine_adapters.errors import SettingsError
 
 CONNECTOR = {
     "kv_connector": "HpkvConnector",
-    "kv_connector_module_path": "engine_adapters.vllm.connector",
+    "kv_connector_module_path": "engine_adapters.vllm.inside.connector",
     "kv_role": "kv_both",
     "kv_load_failure_policy": "recompute",
 }
 SPEC = {
     "spec_name": "HpkvSpec",
-    "spec_module_path": "engine_adapters.vllm.spec",
+    "spec_module_path": "engine_adapters.vllm.inside.spec",
     "offload_prompt_only": False,  # an answer is part of the next turn's prompt
 }
 

@@ -50,7 +50,7 @@ def test_paths_begin_at_the_working_folder(tmp_path: Path, monkeypatch: pytest.M
         ("host=1GiB,host=2GiB", "host is given twice"),
         ("host=8GiB,ssd=/data/kv", "ssd=/data/kv has no size: write ssd=PATH:SIZE"),
         ("ssd=/data/kv:1GiB", "ssd loads through host memory"),
-        ("host=8GiB,shared=ftp://x", "shared: url: write a folder"),
+        ("host=8GiB,shared=ftp://x", r"shared\.url: write a folder"),
     ],
 )
 def test_a_line_that_cannot_be(line: str, message: str) -> None:
