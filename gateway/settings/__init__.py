@@ -1,0 +1,28 @@
+"""The gateway's settings: one model; flags > environment (`HPKV_SECTION__KEY`) > file > defaults."""
+
+from gateway.settings.access import AccessSettings, hash_key
+from gateway.settings.base import SettingsError
+from gateway.settings.listen import LimitSettings, Listen, ShutdownSettings
+from gateway.settings.load import load_settings
+from gateway.settings.log import LogSettings
+from gateway.settings.model import Settings
+from gateway.settings.replicas import ProbeSettings, ReplicaSettings, TimeoutSettings
+from gateway.settings.routing import ModelSettings, PrefixSettings, RoutingSettings
+
+__all__ = [
+    "AccessSettings",
+    "LimitSettings",
+    "Listen",
+    "LogSettings",
+    "ModelSettings",
+    "PrefixSettings",
+    "ProbeSettings",
+    "ReplicaSettings",
+    "RoutingSettings",
+    "Settings",
+    "SettingsError",
+    "ShutdownSettings",
+    "TimeoutSettings",
+    "hash_key",
+    "load_settings",
+]

@@ -1,0 +1,137 @@
+"""The replicas: where each is, and how they are watched and waited for."""
+
+import re
+import ssl
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    AnyHttpUrl,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
+
+from gateway.settings.base import Section, read_text, sendable
+
+_PORTS = re.compile(r"tcp://(?:\[[^\]\s]+\]|[^\s/:\[\]]+):([0-9]{1,5})")
+
+
+def _zmq_endpoint(endpoint: str) -> str:
+    port = _PORTS.fullmatch(endpoint)
+    if not re.fullmatch(r"ipc://.+", endpoint) and not (port and 0 < int(port[1]) <= 65535):
+        raise ValueError("write tcp://HOST:PORT or ipc://PATH")
+    return endpoint
+
+
+ZmqEndpoint = Annotated[str, AfterValidator(_zmq_endpoint)]
+
+
+class ReplicaSettings(Section):
+    """One engine server."""
+
+    url: AnyHttpUrl
+    name: str = Field(default="", pattern=r"^[A-Za-z0-9._:-]*$", description="default: host:port of the URL")
+    engine: Literal["vllm"] = "vllm"
+    api_key: SecretStr | None = Field(default=None, description="sent to the replica as a bearer token")
+    api_key_file: Path | None = None
+    ca_file: Path | None = Field(default=None, description="PEM bundle that signs the replica's certificate")
+    events: ZmqEndpoint | None = Field(default=None, description="ZeroMQ endpoint of the replica's KV events")
+    replay: ZmqEndpoint | None = Field(default=None, description="ZeroMQ endpoint that replays KV events")
+    bind_events: bool = Field(
+        default=False, description="listen at `events`, for engines that connect rather than bind"
+    )
+    ranks: PositiveInt = Field(default=1, description="data-parallel ranks of the server")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_name(cls, data: Any) -> Any:
+        if isinstance(data, str):  # HPKV_REPLICAS='["http://a:1", …]' and --replica URL
+            data = {"url": data}
+        if isinstance(data, dict) and not data.get("name") and isinstance(data.get("url"), str):
+            data = {**data, "name": re.sub(r"^\w+://(.*@)?|/.*$", "", data["url"])}
+        return data
+
+    @field_validator("url")
+    @classmethod
+    def _address_only(cls, url: AnyHttpUrl) -> AnyHttpUrl:
+        # It is shown in logs, in /readyz and by check-config.
+        if url.username or url.password:
+            raise ValueError("credentials don't belong in the URL: send a key with `api_key`")
+        if url.query or url.fragment:
+            raise ValueError("write SCHEME://HOST:PORT/PATH, without ? and #; a key is sent with `api_key`")
+        return url
+
+    @field_validator("ca_file")
+    @classmethod
+    def _authorities(cls, file: Path | None) -> Path | None:
+        if file is not None:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+            except OSError as error:
+                raise ValueError(f"{file}: {error}; give a PEM bundle of certificates") from error
+        return file
+
+    @model_validator(mode="after")
+    def _one_key(self) -> Self:
+        if self.api_key is not None and self.api_key_file is not None:
+            raise ValueError("api_key and api_key_file say the same thing: set one")
+        self.credential()
+        return self
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        if self.replay is not None and self.events is None:
+            raise ValueError("replay without events: set both, or none")
+        for field, endpoint, ours in (
+            ("events", self.events, self.bind_events),
+            ("replay", self.replay, False),
+        ):
+            if endpoint is not None:
+                self._check_endpoint(field, endpoint, ours)
+        return self
+
+    def _check_endpoint(self, field: str, endpoint: str, ours: bool) -> None:
+        if endpoint.startswith("tcp://*:") and not ours:
+            hint = " (or set bind_events, for engines that connect to us)" if field == "events" else ""
+            raise ValueError(f"{field}: nobody can connect to *: write the engine's own host{hint}")
+        port = _PORTS.fullmatch(endpoint)
+        if self.ranks > 1 and (port is None or int(port[1]) + self.ranks - 1 > 65535):
+            raise ValueError(f"ranks > 1: {field} must be tcp://HOST:PORT; rank r is at PORT + r")
+
+    def credential(self) -> str | None:
+        """The key to send to the replica.
+
+        Raises:
+            ValueError: the file can't be read, or the key can't be sent.
+        """
+        if self.api_key_file is not None:
+            try:
+                return sendable(read_text(self.api_key_file).strip())
+            except ValueError as error:
+                raise ValueError(f"api_key_file: {error}") from None
+        return sendable(self.api_key.get_secret_value()) if self.api_key is not None else None
+
+    def rank_names(self) -> list[str]:
+        """What each rank is called."""
+        return [f"{self.name}.{rank}" for rank in range(self.ranks)] if self.ranks > 1 else [self.name]
+
+
+class TimeoutSettings(Section):
+    """Limits towards replicas, in seconds."""
+
+    connect_s: PositiveFloat = 5.0
+    first_chunk_s: PositiveFloat = Field(default=300.0, description="from sending to the answer's first byte")
+    idle_s: PositiveFloat = Field(default=300.0, description="longest silence in mid-answer")
+
+
+class ProbeSettings(Section):
+    """How replicas are watched."""
+
+    interval_s: PositiveFloat = 1.0
+    timeout_s: PositiveFloat = 2.0
+    failures: PositiveInt = Field(default=3, description="unanswered probes until a silent replica leaves")
