@@ -15,6 +15,7 @@ from engine_adapters.engines import create_engine
 from engine_adapters.http import Connection, Timeouts, create_transport
 from engine_adapters.subscriber import Endpoints
 from gateway.access import Access
+from gateway.api.body import Bodies
 from gateway.api.endpoints import ENDPOINTS
 from gateway.api.generation import Generation
 from gateway.api.health import health_router
@@ -56,12 +57,13 @@ class Gateway:
         self.dispatcher = Dispatcher(self.fleet, self.knowledge, policy)
         self.metrics.watch(self.fleet, self.knowledge)
         access = Access(settings.access)
+        self._bodies = Bodies(settings.limits)
         self.framework = self._framework(access)
         forwarder = Forwarder(self.dispatcher, settings.timeouts, self.metrics)
         self.app = Front(
             self.framework,
             self._generation(access, forwarder),
-            Stored(access, self.drain, forwarder, settings.limits.body_bytes),
+            Stored(access, self.drain, forwarder, self._bodies),
             self.metrics,
             log_requests=settings.log.requests,
         )
@@ -84,9 +86,8 @@ class Gateway:
             yield Replica(name, create_engine(settings.engine, address), rank)
 
     def _generation(self, access: Access, forwarder: Forwarder) -> dict[str, App]:
-        limit = self.settings.limits.body_bytes
         return {
-            endpoint.path: Generation(endpoint, access, self.drain, forwarder, limit)
+            endpoint.path: Generation(endpoint, access, self.drain, forwarder, self._bodies)
             for endpoint in ENDPOINTS
         }
 
@@ -97,7 +98,7 @@ class Gateway:
             access.check_api(sort_request(request.scope["headers"]).credential)
 
         app.include_router(models_router(self.fleet), dependencies=[Depends(holds_key)])
-        app.include_router(route_router(self.dispatcher, access, self.settings.limits.body_bytes))
+        app.include_router(route_router(self.dispatcher, access, self._bodies))
         app.include_router(health_router(self.fleet, self.knowledge, self.drain, self.metrics))
         _answer_errors(app)
         _document(app)
@@ -111,6 +112,7 @@ class Gateway:
         finally:
             await self.fleet.stop()
             await self.knowledge.close()
+            self._bodies.close()
             for transport in self._transports.values():
                 await transport.aclose()
 

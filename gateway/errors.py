@@ -5,9 +5,12 @@ GatewayError
 ├── Unauthorized        401  no key, or one we don't know
 ├── Forbidden           403  a key that may not do this
 ├── NotFound            404  no such path or object
+├── ResponseNotFound    404  a stored response that nobody knows, or somebody else's
 ├── ModelNotFound       404  no replica serves this model
 ├── MethodNotAllowed    405
-├── BodyTooLarge        413
+├── RequestTooSlow      408  head or body didn't arrive in time
+├── BodyTooLarge        413  more bytes or more JSON values than the limits
+├── HeadTooLarge        431  longer, or more headers, than the limits
 ├── Internal            500  our fault; the log has more under the request's id
 ├── ReplicaFailed       502  the replica broke, and there was no other
 ├── Overloaded          503  nobody can take the request now
@@ -95,6 +98,17 @@ class NotFound(GatewayError):
     type = "invalid_request_error"
 
 
+class ResponseNotFound(NotFound):
+    """404: a stored response that nobody here knows, or that isn't the asker's."""
+
+    def __init__(self, response: str, *, param: str | None = None) -> None:
+        super().__init__(
+            f"Response '{response}' is not known here: it is too old, its replica is gone, "
+            "or it was stored through another gateway.",
+            param=param,
+        )
+
+
 class ModelNotFound(NotFound):
     """404: no replica serves this model."""
 
@@ -108,12 +122,39 @@ class MethodNotAllowed(GatewayError):
     type = "invalid_request_error"
 
 
+class RequestTooSlow(GatewayError):
+    """408: the request didn't arrive in time; the rest of it is not waited for.
+
+    Args:
+        part: what is missing: "headers" or "body".
+        limit: the setting that says how long they may take, without its section.
+    """
+
+    status = 408
+    type = "invalid_request_error"
+    code = "request_timeout"
+
+    def __init__(self, part: str, limit: str, seconds: float) -> None:
+        super().__init__(
+            f"The request's {part} did not arrive within {seconds:g} s (limits.{limit}).",
+            headers=((b"connection", b"close"),),
+        )
+
+
 class BodyTooLarge(GatewayError):
-    """413: more bytes than `limits.body_bytes`."""
+    """413: more than `limits.body_bytes`, `json_fields` or `json_values` allow."""
 
     status = 413
     type = "invalid_request_error"
     code = "request_too_large"
+
+
+class HeadTooLarge(GatewayError):
+    """431: the request line and headers are longer, or more, than the limits."""
+
+    status = 431
+    type = "invalid_request_error"
+    code = "headers_too_large"
 
 
 class Internal(GatewayError):
@@ -137,14 +178,17 @@ class Overloaded(GatewayError):
 
     Args:
         status: of a replica's own answer to this effect, 502 or 504, which is passed on.
+        retry_after: when to try again, as the header of this name has it: seconds or a date.
     """
 
     status = 503
     type = "server_error"
     code = "server_is_overloaded"
 
-    def __init__(self, message: str, *, status: int = 503, code: str | None = None) -> None:
-        super().__init__(message, code=code, headers=((b"retry-after", b"1"),))
+    def __init__(
+        self, message: str, *, status: int = 503, code: str | None = None, retry_after: bytes = b"1"
+    ) -> None:
+        super().__init__(message, code=code, headers=((b"retry-after", retry_after),))
         self.status = status
 
 

@@ -37,6 +37,7 @@ class Exchange:
         status: of the answer as sent; 0 before; 499 when the client left first.
         first_chunk_at: `time.perf_counter()` when the replica's first chunk came; 0.0 before.
         chosen: the replica that the request went to, as it was seen when it was chosen.
+        owner: who asks, as `Access.check_api` tells it.
         usage: the replica's account of tokens, where it gave one.
     """
 
@@ -46,6 +47,7 @@ class Exchange:
         "endpoint",
         "first_chunk_at",
         "model",
+        "owner",
         "request_id",
         "started",
         "status",
@@ -60,6 +62,7 @@ class Exchange:
         self.first_chunk_at = 0.0
         self.endpoint = ""
         self.model = ""
+        self.owner = ""
         self.chosen: Candidate | None = None
         self.usage: Usage | None = None
 

@@ -5,6 +5,7 @@ once. After it, never: a second generation would not be the continuation of the 
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from dataclasses import dataclass
@@ -99,6 +100,9 @@ class Forwarder:
             GatewayError: when nothing was sent to the client.
             AnswerBroken: a document broke in its middle. (A stream ends with an error event.)
         """
+        if request.path == RESPONSES:
+            field = "previous_response_id"
+            self._dispatcher.stored.check(request.body.get(field), exchange.owner, param=field)
         dispatch = await self._dispatcher.look_up(request)
         exchange.model = request.model  # not before: clients could fill the metrics with labels
         if dispatch.context.prompt.unknown:
@@ -107,7 +111,7 @@ class Forwarder:
         try:
             await self._attempt(dispatch, first, upstream, exchange)
         except _TryElsewhere as failure:
-            others = [other for other in dispatch.replicas if other.up and not _same(other, first.replica)]
+            dispatch, others = await self._others(request, dispatch, first.replica)
             if not others and not failure.again:
                 raise failure.error from None
             second = self._dispatcher.decide(dispatch, others or [first.replica]).chosen
@@ -117,12 +121,24 @@ class Forwarder:
             except _TryElsewhere as final:
                 raise final.error from None
 
+    async def _others(
+        self, request: Request, dispatch: Dispatch, failed: Replica
+    ) -> tuple[Dispatch, list[Replica]]:
+        """Who can take over: those that served when the request came, else those that have risen since."""
+        others = _able(dispatch, failed)
+        if not others:
+            with contextlib.suppress(GatewayError):  # what failed first is the better answer
+                dispatch = await self._dispatcher.look_up(request)
+                others = _able(dispatch, failed)
+        return dispatch, others
+
     async def forward_stored(self, response: str, upstream: Upstream, exchange: Exchange) -> None:
         """Answer the exchange with what the replica that keeps a response says of it.
 
         Raises:
             GatewayError, AnswerBroken: as `forward`.
         """
+        self._dispatcher.stored.check(response, exchange.owner)
         dispatch = self._dispatcher.keeper(response)
         try:
             await self._attempt(dispatch, self._dispatcher.decide(dispatch).chosen, upstream, exchange)
@@ -166,7 +182,7 @@ class Forwarder:
             else:
                 exchange.first_chunk_at = time.perf_counter()
                 if upstream.path.partition("?")[0] == RESPONSES:
-                    self._dispatcher.stored.note(first, replica.name)
+                    self._dispatcher.stored.note(first, replica.name, exchange.owner)
                 await self._relay(replica, reply, first, upstream, exchange)
         finally:
             passage.end(exchange.usage)
@@ -201,7 +217,10 @@ class Forwarder:
                 f"Replica {replica.name} refuses the gateway's credentials: set its api_key in the settings."
             )
         if reply.status in _UNAVAILABLE:
-            raise _TryElsewhere(Overloaded(refusal.message, status=reply.status, code=refusal.code))
+            when = _retry_after(reply.headers)
+            raise _TryElsewhere(
+                Overloaded(refusal.message, status=reply.status, code=refusal.code, retry_after=when)
+            )
         answer = envelope(refusal.message, refusal.type, refusal.param, refusal.code)
         headers = [header for header in sort_answer(reply.headers) if header[0] not in _BODY_HEADERS]
         headers += [
@@ -271,6 +290,10 @@ class Forwarder:
         )
 
 
+def _able(dispatch: Dispatch, failed: Replica) -> list[Replica]:
+    return [replica for replica in dispatch.replicas if replica.up and not _same(replica, failed)]
+
+
 def _same(one: Replica, other: Replica) -> bool:
     """Whether both are the same server; its data-parallel ranks fail together."""
     return one.engine.connection is other.engine.connection
@@ -298,6 +321,11 @@ def _failed(replica: Replica, error: EngineError) -> GatewayError | _TryElsewher
         ReplicaFailed(f"Replica {replica.name} broke before it answered."),
         again=isinstance(error, EngineDisconnected),
     )
+
+
+def _retry_after(headers: Headers) -> bytes:
+    """When the engine, or the proxy before it, wants to be asked again; soon, where it doesn't say."""
+    return next((value for name, value in headers if name.lower() == b"retry-after"), b"1")
 
 
 def _own_headers(exchange: Exchange) -> Headers:

@@ -11,6 +11,8 @@ from types import FrameType
 import uvicorn
 
 from gateway.app import Gateway
+from gateway.fleet import NO_REPLICA
+from gateway.listener import listener
 from gateway.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -77,13 +79,15 @@ def serve(settings: Settings) -> None:
     """
     _raise_file_limit()
     gateway = Gateway(settings)
+    if not settings.replicas:
+        log.warning(f"the gateway has {NO_REPLICA}; until then /readyz and all requests answer 503")
     listen = settings.listen
     config = uvicorn.Config(
         gateway.app,
         host=listen.host,
         port=listen.port,
         loop="uvloop",
-        http="httptools",
+        http=listener(settings.limits),
         ws="none",
         lifespan="on",
         access_log=False,

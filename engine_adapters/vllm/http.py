@@ -13,6 +13,9 @@ from engine_adapters.http import Headers
 from engine_adapters.subscriber import Endpoints, Subscriber
 from engine_adapters.vllm.events import VllmEvents
 
+_TEXT_CHARACTERS = 500
+"""Of an error page that is kept as the message."""
+
 _FIELD = re.compile(r"'loc': \('body', '([^']+)'")
 
 
@@ -55,15 +58,18 @@ class VllmEngine(Engine):
         )
 
     def refusal(self, status: int, body: bytes) -> Refusal:
-        """Read `{"error": {…}}`, older vLLM's flat `{"object": "error", …}`, or FastAPI's `{"detail": …}`."""
+        """Read `{"error": {…}}`, older vLLM's flat `{"object": "error", …}`, FastAPI's `{"detail": …}`.
+
+        Of what isn't JSON, the text is the message.
+        """
         try:
             answer: Any = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            answer = None
+        except orjson.JSONDecodeError:  # a framework's plain 500, or the page of a proxy before the engine
+            answer = body.decode("utf-8", "replace")
         error = answer.get("error", answer) if isinstance(answer, dict) else None
         if not isinstance(error, dict):
             error = {}
-        message = error.get("message") or error.get("detail") or f"the engine answered {status}"
+        message = error.get("message") or error.get("detail") or _said(status, answer)
         if not isinstance(message, str):
             message = str(message)
         param = error.get("param")
@@ -71,6 +77,13 @@ class VllmEngine(Engine):
             named = _FIELD.search(message)
             param = named[1] if named else None
         return Refusal(message, _type(status), param, _code(status, message))
+
+
+def _said(status: int, answer: Any) -> str:
+    """What an answer without a message field says, in one line of bounded length."""
+    said = " ".join(answer.split()) if isinstance(answer, str) else ""
+    more = " …" if len(said) > _TEXT_CHARACTERS else ""
+    return f"the engine answered {status}" + (f": {said[:_TEXT_CHARACTERS]}{more}" if said else "")
 
 
 def _of_rank(endpoints: Endpoints, rank: int) -> Endpoints:

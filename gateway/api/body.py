@@ -1,12 +1,21 @@
-"""Reading a request's body: within its limit, parsed, and with the options that we add spliced in."""
+"""Reading a request's body: within its limits, parsed, and with the options that we add spliced in."""
 
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import orjson
 
-from gateway.api.endpoints import Endpoint
-from gateway.errors import BodyTooLarge, InvalidRequest
+from gateway.api.json_size import json_size
+from gateway.errors import BodyTooLarge, InvalidRequest, RequestTooSlow
 from gateway.exchange import Receive
+from gateway.settings import LimitSettings
+
+Fields = dict[str, Any]
+
+_SMALL_BYTES = 128 << 10
+"""A body up to this size takes the parser a millisecond at most, whatever it holds."""
 
 
 class ClientLeft(Exception):
@@ -17,16 +26,68 @@ class Body(NamedTuple):
     """A request's body, as sent and as parsed."""
 
     raw: bytes
-    fields: dict[str, Any]
+    fields: Fields
 
 
-async def read_body(receive: Receive, content_length: int | None, limit: int) -> bytes:
-    """The whole body. A body in one piece is not copied.
+class Bodies:
+    """Reads bodies within the limits, and parses them without holding up the event loop.
 
-    Raises:
-        BodyTooLarge: as soon as it is certain.
-        ClientLeft
+    Big ones are counted and parsed by one thread, one after the other. Parsing holds the interpreter's lock,
+    so what keeps the loop going is the count before it: it doesn't hold the lock, and bounds the parsing.
     """
+
+    def __init__(self, limits: LimitSettings) -> None:
+        self._limits = limits
+        self._parser = ThreadPoolExecutor(1, thread_name_prefix="bodies")
+
+    async def read(self, receive: Receive, content_length: int | None) -> bytes:
+        """The whole body. A body in one piece is not copied.
+
+        Raises:
+            BodyTooLarge: as soon as it is certain.
+            RequestTooSlow, ClientLeft
+        """
+        seconds = self._limits.body_s
+        try:
+            async with asyncio.timeout(seconds):
+                return await _whole(receive, content_length, self._limits.body_bytes)
+        except TimeoutError:
+            raise RequestTooSlow("body", "body_s", seconds) from None
+
+    async def parse(self, raw: bytes, check: Callable[[Fields], None]) -> Fields:
+        """Parse a body and check its fields.
+
+        Args:
+            check: raises what is wrong with them; for a big body, in the parsing thread.
+
+        Raises:
+            InvalidRequest: malformed JSON, with the place; or whatever `check` finds.
+            BodyTooLarge: more values than the limits allow.
+        """
+        if len(raw) <= _SMALL_BYTES:
+            return _parse(raw, check)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._parser, self._parse_big, raw, check)
+
+    def close(self) -> None:
+        """End the parsing thread."""
+        self._parser.shutdown(wait=False, cancel_futures=True)
+
+    def _parse_big(self, raw: bytes, check: Callable[[Fields], None]) -> Fields:
+        size, limits = json_size(raw), self._limits
+        if size.fields > limits.json_fields:
+            raise BodyTooLarge(
+                f"The body has {size.fields} arrays, objects and named fields; "
+                f"the limit is {limits.json_fields} (limits.json_fields)."
+            )
+        if size.values > limits.json_values:
+            raise BodyTooLarge(
+                f"The body has {size.values} values; the limit is {limits.json_values} (limits.json_values)."
+            )
+        return _parse(raw, check)
+
+
+async def _whole(receive: Receive, content_length: int | None, limit: int) -> bytes:
     if content_length is not None and content_length > limit:
         raise _too_large(limit)
     parts: list[bytes] = []
@@ -49,23 +110,7 @@ def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"The body is larger than the limit of {limit} bytes (limits.body_bytes).")
 
 
-def parse(raw: bytes, endpoint: Endpoint) -> Body:
-    """Parse and check a body.
-
-    Raises:
-        InvalidRequest: malformed JSON, with the place; or a field of a wrong type, with its name.
-    """
-    fields = load(raw)
-    endpoint.check(fields)
-    return Body(raw, fields)
-
-
-def load(raw: bytes) -> dict[str, Any]:
-    """Parse a body of whatever endpoint.
-
-    Raises:
-        InvalidRequest: malformed JSON, with the place.
-    """
+def _parse(raw: bytes, check: Callable[[Fields], None]) -> Fields:
     try:
         fields = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -75,6 +120,7 @@ def load(raw: bytes) -> dict[str, Any]:
         ) from None
     if type(fields) is not dict:
         raise InvalidRequest("The body must be a JSON object.", code="invalid_json")
+    check(fields)
     return fields
 
 

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Coroutine
 
 from gateway.access import Access
-from gateway.api.body import Body, ClientLeft, ask_for_usage, parse, read_body
+from gateway.api.body import Bodies, Body, ClientLeft, ask_for_usage
 from gateway.api.endpoints import Endpoint
 from gateway.dispatch import Request
 from gateway.drain import Drain
@@ -24,13 +24,13 @@ class Generation:
     """One endpoint's ASGI application."""
 
     def __init__(
-        self, endpoint: Endpoint, access: Access, drain: Drain, forwarder: Forwarder, limit: int
+        self, endpoint: Endpoint, access: Access, drain: Drain, forwarder: Forwarder, bodies: Bodies
     ) -> None:
         self._endpoint = endpoint
         self._access = access
         self._drain = drain
         self._forwarder = forwarder
-        self._limit = limit
+        self._bodies = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -39,10 +39,10 @@ class Generation:
         if scope["method"] != "POST":
             raise MethodNotAllowed(f"Use POST on {scope['path']}.", headers=((b"allow", b"POST"),))
         incoming = sort_request(scope["headers"])
-        self._access.check_api(incoming.credential)
+        exchange.owner = self._access.check_api(incoming.credential)
         try:
             # A body that comes slowly is not yet a request that anyone waits for.
-            raw = await read_body(receive, incoming.content_length, self._limit)
+            raw = await self._bodies.read(receive, incoming.content_length)
             with self._drain.request():
                 await self._answer(raw, incoming, scope, receive, exchange)
         except ClientLeft:
@@ -51,7 +51,7 @@ class Generation:
     async def _answer(
         self, raw: bytes, incoming: Incoming, scope: Scope, receive: Receive, exchange: Exchange
     ) -> None:
-        body = parse(raw, self._endpoint)
+        body = Body(raw, await self._bodies.parse(raw, self._endpoint.check))
         request = Request(
             exchange.request_id.decode(), self._endpoint.path, body.fields["model"], body.fields, len(raw)
         )

@@ -19,21 +19,25 @@ def health_router(fleet: Fleet, knowledge: Knowledge, drain: Drain, metrics: Gat
     """Routes that tell how the gateway is."""
     router = APIRouter()
 
+    @router.head("/health", include_in_schema=False)
+    @router.head("/livez", include_in_schema=False)
     @router.get("/health", summary="The process answers")
     @router.get("/livez", summary="The process answers")
     async def live() -> dict[str, str]:
         return {"status": "ok"}
 
+    @router.head("/readyz", include_in_schema=False)
     @router.get(
         "/readyz",
         summary="Requests can be served",
         responses={503: {"description": "Draining, or no replica is up"}},
     )
     async def ready() -> JSONResponse:
-        status = "draining" if drain.draining else "ok" if fleet.ready else "no replica is up"
+        status = "draining" if drain.draining else fleet.trouble or "ok"
         body = {"status": status, "replicas": _replicas(fleet), "models": _models(knowledge)}
         return JSONResponse(body, 200 if status == "ok" else 503)
 
+    @router.head("/metrics", include_in_schema=False)
     @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
     async def metrics_page() -> Response:
         return Response(await asyncio.to_thread(metrics.page), media_type=CONTENT_TYPE_LATEST)

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from engine_adapters.events import Tier
 from gateway.access import Access
-from gateway.api.body import ClientLeft, load, read_body
+from gateway.api.body import Bodies, ClientLeft, Fields
 from gateway.api.endpoints import CHAT, COMPLETIONS, RESPONSES, Endpoint
 from gateway.api.generation import CLIENT_LEFT
 from gateway.dispatch import Dispatcher
@@ -18,7 +18,7 @@ from gateway.routing import Candidate, Decision, Prompt
 _BY_FIELD = {"messages": CHAT, "prompt": COMPLETIONS, "input": RESPONSES}
 
 
-def route_router(dispatcher: Dispatcher, access: Access, limit: int) -> APIRouter:
+def route_router(dispatcher: Dispatcher, access: Access, bodies: Bodies) -> APIRouter:
     """The route that explains routing; for holders of an admin key, since it shows what lies where."""
     router = APIRouter()
 
@@ -31,10 +31,11 @@ def route_router(dispatcher: Dispatcher, access: Access, limit: int) -> APIRoute
         incoming = sort_request(request.scope["headers"])
         access.check_admin(incoming.credential)
         try:
-            raw = await read_body(request.receive, incoming.content_length, limit)
+            raw = await bodies.read(request.receive, incoming.content_length)
         except ClientLeft:
             return Response(status_code=CLIENT_LEFT)  # nobody reads it; it is for the log
-        endpoint, fields = _parse(raw)
+        fields = await bodies.parse(raw, lambda fields: _endpoint(fields).check(fields))
+        endpoint = _endpoint(fields)
         asked = Asked(
             request.scope["exchange"].request_id.decode(),
             endpoint.path,
@@ -48,12 +49,10 @@ def route_router(dispatcher: Dispatcher, access: Access, limit: int) -> APIRoute
     return router
 
 
-def _parse(raw: bytes) -> tuple[Endpoint, dict[str, Any]]:
-    fields = load(raw)
+def _endpoint(fields: Fields) -> Endpoint:
     for field, endpoint in _BY_FIELD.items():
         if field in fields:
-            endpoint.check(fields)
-            return endpoint, fields
+            return endpoint
     raise InvalidRequest(
         "Send the body of a chat, a completion or a response: 'messages', 'prompt' or 'input'."
     )

@@ -3,7 +3,7 @@
 import re
 
 from gateway.access import Access
-from gateway.api.body import ClientLeft, read_body
+from gateway.api.body import Bodies, ClientLeft
 from gateway.api.generation import CLIENT_LEFT, while_connected
 from gateway.drain import Drain
 from gateway.errors import MethodNotAllowed, NotFound
@@ -17,18 +17,18 @@ _PATH = re.compile(re.escape(STORED_PREFIX) + r"([^/]+)(/cancel)?")
 class Stored:
     """The ASGI application of all stored responses."""
 
-    def __init__(self, access: Access, drain: Drain, forwarder: Forwarder, limit: int) -> None:
+    def __init__(self, access: Access, drain: Drain, forwarder: Forwarder, bodies: Bodies) -> None:
         self._access = access
         self._drain = drain
         self._forwarder = forwarder
-        self._limit = limit
+        self._bodies = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         exchange: Exchange = scope["exchange"]
         exchange.endpoint = f"{STORED_PREFIX}{{id}}"
         incoming = sort_request(scope["headers"])
-        self._access.check_api(incoming.credential)
+        exchange.owner = self._access.check_api(incoming.credential)
         match = _PATH.fullmatch(scope["path"])
         if match is None:
             raise NotFound(f"No such path: {scope['path']}.")
@@ -38,7 +38,7 @@ class Stored:
                 f"Use {method} on {scope['path']}.", headers=((b"allow", method.encode()),)
             )
         try:
-            raw = await read_body(receive, incoming.content_length, self._limit)
+            raw = await self._bodies.read(receive, incoming.content_length)
             query = scope["query_string"]
             path = scope["path"] + (f"?{query.decode('latin-1')}" if query else "")
             headers = [*incoming.upstream, (b"x-request-id", exchange.request_id)]

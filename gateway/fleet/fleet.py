@@ -10,6 +10,8 @@ from gateway.fleet.probe import Prober
 from gateway.fleet.replica import Replica
 from gateway.settings import ProbeSettings
 
+NO_REPLICA = "no replica: set `replicas` in the settings, or start with --replica URL"
+
 
 class Fleet:
     """The replicas behind the gateway."""
@@ -42,6 +44,13 @@ class Fleet:
         """Whether any replica can take a request."""
         return any(replica.up for replica in self)
 
+    @property
+    def trouble(self) -> str:
+        """Why no replica can take a request; empty where one can."""
+        if not self._replicas:
+            return NO_REPLICA
+        return "" if self.ready else "no replica is up"
+
     def serving(self, model: str) -> list[Replica]:
         """The replicas which are up and serve this model.
 
@@ -53,6 +62,8 @@ class Fleet:
         serving = [replica for replica in known if replica.up]
         if serving:
             return serving
+        if not self._replicas:
+            raise Overloaded(f"The gateway has {NO_REPLICA}.")
         if known or not self.ready:
             raise Overloaded(
                 f"No replica of the model '{model}' is healthy at the moment; try again soon."

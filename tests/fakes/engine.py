@@ -63,7 +63,7 @@ class FakeEngine:
         self._max_running = max_running
         self._events, self._rank = events, rank
         self._server = ThreadedServer(self)
-        self._boot()
+        self._routes = Routes(self)
 
     @property
     def url(self) -> str:
@@ -83,7 +83,8 @@ class FakeEngine:
         return [request for request in self.received if request.path == path]
 
     def start(self) -> None:
-        """Open the publisher, then the listener."""
+        """Open the publisher, then the listener; what ran before a stop is gone, the cache is as it was."""
+        self.scheduler = Scheduler(self.cache, self.speed, self._max_running, self._publish)
         if self._events and self.publisher is None:
             self._folder = tempfile.mkdtemp(prefix="fake-")
             folder = f"ipc://{self._folder}"
@@ -108,7 +109,7 @@ class FakeEngine:
         self.cache = PrefixCache(self.cache.block_size, self.cache.num_blocks)
         if self.publisher is not None:
             self.publisher.restart()
-        self._boot()
+        self._routes = Routes(self)
         self.start()
 
     def freeze(self) -> None:
@@ -150,10 +151,6 @@ class FakeEngine:
             self.reset_prefix_cache()
             return JSONResponse({"success": True})
         return self._routes.answer(request)
-
-    def _boot(self) -> None:
-        self.scheduler = Scheduler(self.cache, self.speed, self._max_running, self._publish)
-        self._routes = Routes(self)
 
     def _publish(self) -> None:
         events = self.cache.take_events()

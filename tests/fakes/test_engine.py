@@ -2,6 +2,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import httpx2
 import msgspec
@@ -261,6 +262,26 @@ async def test_it_stops_and_comes_back_on_its_port(engine: FakeEngine, client) -
         await client.get("/health", timeout=0.2)
     engine.thaw()
     assert (await client.get("/health")).status_code == 200
+
+
+async def test_requests_queue_again_after_a_stop() -> None:
+    async with FakeEngine(max_running=1) as engine, httpx2.AsyncClient(base_url=engine.url) as client:
+        for _ in range(2):
+            engine.speed.decode_interval_s = 0.1
+            cut = [asyncio.create_task(chat(client, max_tokens=1000)) for _ in range(3)]
+            while (engine.running, engine.waiting) != (1, 2):
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(engine.stop)
+            assert all(isinstance(end, httpx2.TransportError) for end in await _ends(cut))
+            await asyncio.to_thread(engine.start)
+            assert (engine.running, engine.waiting) == (0, 0)
+            engine.speed.decode_interval_s = 0
+            served = [asyncio.create_task(chat(client, max_tokens=2)) for _ in range(3)]
+            assert not any(isinstance(end, Exception) for end in await _ends(served))
+
+
+async def _ends(tasks: list[asyncio.Task[Any]]) -> list[Any]:
+    return await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_it_records_what_it_received(engine: FakeEngine, client) -> None:

@@ -11,6 +11,7 @@ import uvicorn
 from openai import AsyncOpenAI
 
 from gateway.app import Gateway
+from gateway.listener import listener
 from gateway.settings import load_settings
 from tests.fakes.engine import FakeEngine
 
@@ -73,7 +74,14 @@ async def serve() -> AsyncIterator[Serve]:
 async def running(flags: dict[str, Any]) -> AsyncIterator[Running]:
     gateway = Gateway(load_settings(flags=flags, environ={}))
     server = Listener(
-        uvicorn.Config(gateway.app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=1)
+        uvicorn.Config(
+            gateway.app,
+            http=listener(gateway.settings.limits),
+            port=0,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=1,
+        )
     )
     task = asyncio.create_task(server.serve())
     while not server.started:

@@ -153,6 +153,37 @@ async def test_the_only_replicas_503_is_passed_on(serve: Serve, engine: FakeEngi
     assert answer.headers["retry-after"] == "1"
 
 
+@pytest.mark.parametrize("status", [b"503 Busy", b"429 Slow down", b"500 Oops"])
+async def test_when_to_come_back_is_the_engines_to_say(
+    serve: Serve, engine: FakeEngine, status: bytes
+) -> None:
+    page, later = b"<h1>busy\n building</h1>", b"retry-after: 17\r\n"
+    async with dying_engine(engine, page, status=status, headers=later, length=len(page)) as url:
+        running = await serve(url)
+        answer = await running.chat()
+    assert answer.status_code == int(status[:3])
+    assert answer.headers.get_list("retry-after") == ["17"]
+    assert answer.json()["error"]["message"].endswith(": <h1>busy building</h1>")
+
+
+async def test_a_replica_that_has_risen_since_takes_over(
+    serve: Serve, engine: FakeEngine, other: FakeEngine
+) -> None:
+    other.faults.health_status = 503
+    running = await serve(engine, other)
+    risen = running.gateway.fleet["replica-1"]
+    risen.rise(list(running.gateway.fleet["replica-0"].models.values()))
+    risen.fall("for a while")
+    engine.faults.hang_before_first_byte = True
+    waiting = asyncio.create_task(running.chat(max_tokens=2))
+    await until(lambda: bool(engine.requests("/v1/chat/completions")))
+    other.faults.health_status = 200
+    await until(lambda: risen.up)
+    engine.stop()
+    answer = await waiting
+    assert (answer.status_code, answer.headers["x-hpkv-replica"]) == (200, "replica-1")
+
+
 @pytest.mark.parametrize("status", [400, 404, 429, 500])
 async def test_an_engines_refusal_is_passed_on_in_the_envelope(
     serve: Serve, engine: FakeEngine, other: FakeEngine, status: int
@@ -224,14 +255,16 @@ async def dying_engine(
     body: bytes,
     content_type: bytes = b"text/event-stream",
     status: bytes = b"200 OK",
+    headers: bytes = b"",
+    length: int = 999,
 ) -> AsyncIterator[str]:
     """In front of a fake: probes reach it, chats are answered with the beginning of a longer answer."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         if b"POST" in head:
-            head = b"HTTP/1.1 %s\r\nlocation: /x\r\ncontent-type: %s\r\ncontent-length: 999\r\n\r\n"
-            writer.write(head % (status, content_type))
+            head = b"HTTP/1.1 %s\r\n%slocation: /x\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n"
+            writer.write(head % (status, headers, content_type, length))
             writer.write(body)
         else:
             path = head.split()[1].decode()

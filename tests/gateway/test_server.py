@@ -78,7 +78,7 @@ def test_tls(tmp_path: Path) -> None:
         assert served.client.post("/v1/chat/completions", json=chat(max_tokens=1)).status_code == 200
 
 
-def test_a_taken_port_is_a_clear_error() -> None:
+def test_a_taken_port_is_a_clear_error_and_no_replica_a_clear_warning() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -87,3 +87,4 @@ def test_a_taken_port_is_a_clear_error() -> None:
         result = subprocess.run(command, capture_output=True, timeout=30, check=False)
     assert result.returncode != 0
     assert b"address already in use" in result.stderr
+    assert b"the gateway has no replica" in result.stderr

@@ -55,7 +55,17 @@ def test_every_shape_of_error_is_read(status: int, body: Any, refusal: Refusal) 
 
 
 def test_what_is_not_json_is_an_error_too() -> None:
-    assert ENGINE.refusal(502, b"<html>").message == "the engine answered 502"
+    page = b"<html>\n  bad   gateway\xff </html>"
+    assert ENGINE.refusal(502, page).message == "the engine answered 502: <html> bad gateway\ufffd </html>"
+    assert ENGINE.refusal(500, b'"said so"').message == "the engine answered 500: said so"
+    for empty in (b"", b" \n", b"null", b"[]", b"{}"):
+        assert ENGINE.refusal(502, empty).message == "the engine answered 502"
+
+
+def test_a_long_page_is_cut() -> None:
+    message = ENGINE.refusal(500, b"x" * 100_000).message
+    assert message.endswith("x \u2026")
+    assert len(message) < 600
 
 
 def test_a_rank_is_named_only_where_there_are_several() -> None:

@@ -1,3 +1,5 @@
+import pytest
+
 from tests.fakes.engine import FakeEngine
 from tests.gateway.conftest import Serve, until
 
@@ -17,6 +19,25 @@ async def test_ready_while_a_replica_is_up(serve: Serve, engine: FakeEngine, oth
     assert (await running.client.get("/readyz")).status_code == 503
     for path in ("/health", "/livez"):
         assert (await running.client.get(path)).status_code == 200
+
+
+async def test_without_any_replica_it_says_so(serve: Serve) -> None:
+    running = await serve()
+    ready = await running.client.get("/readyz")
+    assert ready.status_code == 503
+    assert "--replica" in ready.json()["status"]
+    answer = await running.chat()
+    assert answer.status_code == 503
+    assert "--replica" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/health", "/livez", "/readyz", "/metrics"])
+async def test_head_is_get_without_the_body(serve: Serve, engine: FakeEngine, path: str) -> None:
+    running = await serve(engine)
+    got, head = await running.client.get(path), await running.client.head(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-type"] == got.headers["content-type"]
+    assert int(head.headers["content-length"]) > 0
 
 
 async def test_not_ready_while_draining(serve: Serve, engine: FakeEngine) -> None:

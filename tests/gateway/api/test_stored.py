@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from gateway.stored import StoredResponses
 from tests.fakes.engine import FakeEngine
 from tests.gateway.conftest import Running, Serve
 
@@ -38,6 +39,38 @@ async def test_an_unknown_response(serve: Serve, engine: FakeEngine) -> None:
     assert "resp_none" in answer.json()["error"]["message"]
     assert (await running.client.post("/v1/responses/resp_none")).status_code == 405
     assert (await running.client.get("/v1/responses/resp_none/other")).status_code == 404
+
+
+async def test_a_response_is_for_the_key_that_made_it(serve: Serve, engine: FakeEngine) -> None:
+    running = await serve(engine, access={"api_keys": ["sk-1", "sk-2"]})
+    running.client.headers["authorization"] = "Bearer sk-1"
+    response, _ = await respond(running)
+    path = f"/v1/responses/{response}"
+    running.client.headers["authorization"] = "Bearer sk-2"
+    unknown = (await running.client.get(f"{path}x")).json()["error"]
+    for answer in (await running.client.get(path), await running.client.post(f"{path}/cancel")):
+        assert answer.status_code == 404
+        assert answer.json()["error"] == {
+            **unknown,
+            "message": unknown["message"].replace(f"{response}x", response),
+        }
+    body = {"model": "fake", "input": "hi", "previous_response_id": response}
+    answer = await running.client.post("/v1/responses", json=body)
+    assert answer.status_code == 404
+    assert answer.json()["error"]["param"] == "previous_response_id"
+    assert not engine.requests(path) + engine.requests(f"{path}/cancel")
+    running.client.headers["authorization"] = "Bearer sk-1"
+    assert (await running.client.get(path)).status_code == 200
+    assert (await respond(running, previous_response_id=response))[1] == "replica-0"
+
+
+def test_taking_anothers_id_does_not_make_it_ones_own() -> None:
+    stored = StoredResponses()
+    stored.note(b'{"id":"resp_1"}', "a", "owner")
+    stored.note(b'{"id":"resp_1"}', "b", "thief")
+    assert stored.replica("resp_1") == "a"
+    assert stored.allows("resp_1", "owner")
+    assert not stored.allows("resp_1", "thief")
 
 
 async def test_it_takes_a_key(serve: Serve, engine: FakeEngine) -> None:
