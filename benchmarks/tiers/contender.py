@@ -1,7 +1,7 @@
 """A contender: a process that writes and reads regions of pages when told to, and says how long it took.
 
 It is told "write N" or "read N" in a line and answers with seconds in a line. `PAGES` pages of 1 MiB make a
-region. What a contender reads is what it wrote, except for fio, which reads regions of our own file.
+region. What a contender reads is what it wrote.
 """
 
 import subprocess
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 PAGE_BYTES = 1 << 20
-PAGES = 512
+PAGES = 256
 REGION_BYTES = PAGES * PAGE_BYTES
-ROUNDS = 8
+ROUNDS = 20
 REGIONS = 2 * ROUNDS + 1
 """As many as our tier is large, so that the rounds measure a full one."""
 

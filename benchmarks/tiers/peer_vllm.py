@@ -32,9 +32,7 @@ class Vllm:
         fs.FileMapper = SimpleNamespace(from_offloading_spec=lambda **_: mapper)
         events = SimpleNamespace(enable_kv_cache_events=False)
         spec = SimpleNamespace(blocks_per_chunk=1, kv_events_config=events)
-        self.tier = fs.FileSystemTierManager(
-            spec, memoryview(self.pages), "fs", str(folder), n_read_threads=4, n_write_threads=4
-        )
+        self.tier = fs.FileSystemTierManager(spec, memoryview(self.pages), "fs", str(folder))
         self.context = ReqContext(req_id="bench")
         self.job = 0
 
