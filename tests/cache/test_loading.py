@@ -10,6 +10,7 @@ from cache.plan import Reason
 from cache.testing import PAGE_BYTES, SPACE, content, key, page, pages
 from cache.tickets import Phase
 from cache.tiers.base import Tier
+from tests.cache.build import keys
 from tests.cache.conftest import MakeRig
 from tests.cache.remote import Remote
 
