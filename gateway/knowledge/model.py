@@ -98,6 +98,11 @@ class ModelKnowledge:
         """How far prompts are known, for operators: "agrees" is well; else why routing does without."""
         return self.trouble if self.tokenizer is None else str(self.tokenizer.parity.verdict)
 
+    @property
+    def settled(self) -> bool:
+        """Whether the tokenizer has been loaded and compared, or has failed to be."""
+        return self._opening is not None and self._opening.done()
+
     async def prompt(self, path: str, body: Mapping[str, Any], lora: str | None, length: int) -> Prompt:
         """What is known of a request's prompt.
 
