@@ -8,6 +8,15 @@ CacheError
     └── BusyError     a living process uses it
 """
 
+import errno
+from collections.abc import Mapping
+from types import MappingProxyType
+
+_ACCESS = ": give this user read and write access"
+_REMEDIES: Mapping[int, str] = MappingProxyType(
+    {errno.EACCES: _ACCESS, errno.EPERM: _ACCESS, errno.EROFS: ": mount it writable"}
+)
+
 
 class CacheError(Exception):
     """Anything that the cache refuses; the message says what to do."""
@@ -31,3 +40,11 @@ class VersionError(FolderError):
 
 class BusyError(FolderError):
     """A living process uses the folder."""
+
+
+def refusal(where: object, error: OSError) -> FolderError:
+    """What a file system refused there, and what to do about it."""
+    why = error.strerror or str(error)
+    named = f" ({error.filename})" if error.filename and str(error.filename) != str(where) else ""
+    remedy = _REMEDIES.get(error.errno or 0, "")
+    return FolderError(f"{where} can't be used: {why}{remedy}{named}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.errors import FolderError, SettingsError
+from cache.errors import FolderError, SettingsError, refusal
 from cache.eviction import Eviction, Lru
 from cache.keys import KEY_BYTES, Namespace
 from cache.memory import BLOCK, total
@@ -80,7 +80,7 @@ class Ssd(Store):
             self._recover(owner)
         except OSError as error:
             self._seat.release()
-            raise FolderError(f"{path} can't be used: {error.strerror or error}") from error
+            raise refusal(path, error) from error
         self._limits = limits
         self._page_bytes = page_bytes
         self._lock = threading.Lock()
