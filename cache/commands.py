@@ -1,4 +1,4 @@
-"""`hpkv cache`: look at and look after cache folders."""
+"""`hpkv cache`: look at and look after cache folders and shared stores."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 app = typer.Typer()
-cache = typer.Typer(no_args_is_help=True, help="Look at and look after cache folders.")
+cache = typer.Typer(no_args_is_help=True, help="Look at and look after cache folders and shared stores.")
 app.add_typer(cache, name="cache")
 
-Target = Annotated[str, typer.Argument(metavar="FOLDER", help="A cache folder.")]
+Target = Annotated[
+    str, typer.Argument(metavar="FOLDER|URL", help="A cache folder, or a shared store's path or URL.")
+]
 Tenant = Annotated[
     str | None,
     typer.Option(help="Only this tenant: its tag in hex, as `ls` and the engines' statistics show it."),
@@ -25,7 +27,7 @@ Tenant = Annotated[
 
 @cache.command()
 def stat(folder: Target) -> None:
-    """Show what a folder holds."""
+    """Show what a folder or store holds."""
     from rich.console import Console
     from rich.table import Column, Table
 
@@ -101,7 +103,10 @@ def gc(
         ),
     ] = None,
     older_than: Annotated[
-        float | None, typer.Option(min=0, help="Remove pages written more than so many hours ago.")
+        float | None,
+        typer.Option(
+            min=0, help="Remove pages written (in a shared store: used last) more than so many hours ago."
+        ),
     ] = None,
 ) -> None:
     """Remove what nobody can use any more, and what the options name; living processes keep their own."""

@@ -2,7 +2,7 @@
 
 CacheError
 ├── SettingsError     a size, number or name that can't work
-└── FolderError       a folder or a store's root that can't be used
+└── FolderError       a folder or a shared store that can't be used
     ├── ForeignError  it holds something that isn't ours: nothing in it was touched
     ├── VersionError  it was written by another version of the format
     └── BusyError     a living process uses it
@@ -27,19 +27,19 @@ class SettingsError(CacheError):
 
 
 class FolderError(CacheError):
-    """A folder, or a store's root, that can't be used."""
+    """A folder, or a shared store, that can't be used."""
 
 
 class ForeignError(FolderError):
-    """The folder holds something that isn't ours; nothing in it was touched."""
+    """The place holds something that isn't ours; nothing in it was touched."""
 
 
 class VersionError(FolderError):
-    """The folder was written by another version of the format."""
+    """It was written by another version of the format."""
 
 
 class BusyError(FolderError):
-    """A living process uses the folder."""
+    """A living process uses it."""
 
 
 def refusal(where: object, error: OSError) -> FolderError:

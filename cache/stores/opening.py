@@ -14,7 +14,7 @@ from cache.maintenance import Maintenance
 from cache.stores.address import Address, parse
 from cache.stores.base import Settings, SharedStore
 
-KINDS: Mapping[str, str] = MappingProxyType({})
+KINDS: Mapping[str, str] = MappingProxyType({"": "cache.stores.posix"})
 """URL scheme → the package of its kind; no scheme: a path."""
 
 

@@ -214,7 +214,7 @@ def test_what_is_not_ours_is_refused_and_kept(tmp_path: Path, command: str) -> N
         (tmp_path, "isn't a cache folder"),
         (tmp_path / "no", "doesn't exist"),
         (tmp_path / "pages", "isn't a folder"),
-        ("s3://b", "only folders"),
+        ("ftp://b", "names no kind of store"),
     ):
         result = run(command, target, *extra)
         assert result.exit_code == 2
