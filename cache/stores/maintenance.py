@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from cache.errors import BusyError
@@ -15,6 +16,8 @@ from cache.stores.lease import Lease, Survey
 from cache.stores.names import Name, parse
 from cache.stores.parallel import in_order
 from cache.stores.shelf import Entry, Missing, Shelf
+
+_AT_ONCE = 256
 
 
 class Record(NamedTuple):
@@ -110,9 +113,10 @@ class StoreMaintenance(Maintenance):
 
     def clear_tenant(self, tenant: int) -> Iterator[Record]:
         """Remove a tenant's pages one by one: reads the header of every page."""
-        for record in self._records():
-            if record.header.page.tenant == tenant and self._shelf.remove([record.entry.name]) == [True]:
-                yield record
+        theirs = (record for record in self._records() if record.header.page.tenant == tenant)
+        while batch := list(islice(theirs, _AT_ONCE)):
+            gone = self._shelf.remove([record.entry.name for record in batch])
+            yield from (record for record, was_there in zip(batch, gone, strict=True) if was_there)
 
     def _current(self, generation: int) -> Iterator[Entry]:
         for entry in self._shelf.entries():

@@ -1,5 +1,6 @@
 """Calls that wait for a store, some at once."""
 
+import math
 import threading
 import time
 from collections import deque
@@ -29,12 +30,13 @@ class Hands:
     """A few threads for calls that may hang: whoever asks waits until a deadline, not for the calls."""
 
     def __init__(self, name: str, count: int) -> None:
-        self.count = count
+        self._name = name
+        self._most = count
+        self._started = 0
+        self._starting = threading.Lock()
         self._calls = SimpleQueue[Callable[[], None] | None]()
-        for number in range(count):
-            threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True).start()
 
-    def run(self, calls: Sequence[Callable[[], None]], deadline: float) -> None:
+    def run(self, calls: Sequence[Callable[[], None]], deadline: float = math.inf) -> None:
         """Run them, and wait until all have ended or `deadline` (time.monotonic) has passed."""
         if not calls:
             return
@@ -48,14 +50,23 @@ class Hands:
                 if not left.acquire(blocking=False):
                     over.set()
 
+        self._start(len(calls))
         for call in calls:
             self._calls.put(partial(counted, call))
-        over.wait(max(deadline - time.monotonic(), 0))
+        over.wait(min(max(deadline - time.monotonic(), 0), threading.TIMEOUT_MAX))
 
     def close(self) -> None:
         """End the threads, as soon as what they are at returns."""
-        for _ in range(self.count):
+        for _ in range(self._started):
             self._calls.put(None)
+
+    def _start(self, wanted: int) -> None:
+        """Have as many threads as there ever were calls at once, within bounds."""
+        with self._starting:
+            while self._started < min(wanted, self._most):
+                name = f"{self._name}-{self._started}"
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+                self._started += 1
 
     def _work(self) -> None:
         while call := self._calls.get():

@@ -41,13 +41,16 @@ class RecordStore(SharedStore):
     watch_seconds: float = 1.0
     """How often it is asked whether somebody has cleared it."""
 
-    def __init__(self, shelf: Shelf, settings: Settings, kind: str) -> None:
-        """Open the store, making it if it is new. Raises CacheError."""
+    def __init__(self, shelf: Shelf, settings: Settings, kind: str, hanging: float, at_once: int) -> None:
+        """Open the store, making it if it is new. Raises CacheError.
+
+        A call hangs after `hanging` seconds; so many reads, and writes, are under way at once.
+        """
         self._root = root.claim(shelf, kind)
         self.store_id = self._root.store_id
         self.settings = settings
         self.shelf = shelf
-        self.guard = Guard(shelf.where, settings.io_seconds, settings.streams)
+        self.guard = Guard(shelf.where, hanging, at_once)
         self._maintenance = StoreMaintenance(shelf, kind)
         self._upkeep = Upkeep(shelf, settings.limits, self._maintenance.generation)
         self._kind = kind

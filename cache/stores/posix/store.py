@@ -39,7 +39,9 @@ class Posix(RecordStore):
     def __init__(self, folder: Path, settings: Settings) -> None:
         """Open a store, making it if it is new. Raises FolderError when the folder can't be used."""
         make_folder(folder)
-        super().__init__(PosixShelf(folder), settings, KIND)
+        super().__init__(
+            PosixShelf(folder), settings, KIND, hanging=settings.io_seconds, at_once=settings.streams
+        )
         self._files = Files(folder, settings.page_bytes)
         self._hands = Hands("hpkv-posix-look", _LOOKERS)
         self._sequence = itertools.count(1)
