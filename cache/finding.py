@@ -25,7 +25,6 @@ class Look:
         self._deadline = deadline
         self._answer: Match | None = None
         self._over = threading.Event()
-        self._expired = False
 
     def answer(self, match: Match) -> None:
         """The whole match is known."""
@@ -41,8 +40,7 @@ class Look:
         """What is known: after the deadline, or before the answer, the local tiers' part of it."""
         if self._answer is not None:
             return self._answer
-        if not self.pending and not self._expired:
-            self._expired = True
+        if not self.pending:
             with self._state.lock:
                 self._state.statistics.looks_expired += 1
         return self.local

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from cache.errors import FolderError
 from cache.keys import Namespace, Page
 from cache.record import Verdict
 
@@ -70,11 +71,9 @@ class Maintenance(ABC):
 
 
 def open_store(target: str) -> Maintenance:
-    """The folder or store that a path or URL names. Raises CacheError with what to do when it is none."""
-    from cache.stores import open_maintenance
-    from cache.stores.posix import is_store
+    """The store that a path or URL names. Raises FolderError with what to do when it is none."""
     from cache.tiers.ssd.maintenance import SsdMaintenance
 
-    if "://" in target or is_store(Path(target)):
-        return open_maintenance(target)
+    if "://" in target:
+        raise FolderError(f"{target}: only folders are known here")
     return SsdMaintenance(Path(target))

@@ -55,6 +55,11 @@ class Address(NamedTuple):
     """Of data parallelism."""
     ranks: int = 1
 
+    @property
+    def rank_events(self) -> Endpoints | None:
+        """Where this rank's KV events are."""
+        return self.events and self.events.of_rank(self.rank)
+
 
 class Engine(ABC):
     """One engine server, or one data-parallel rank of it, seen through HTTP and its KV events.
@@ -70,8 +75,19 @@ class Engine(ABC):
 
     @property
     def headers(self) -> Headers:
-        """What requests to this rank carry besides their own headers."""
-        return []
+        """What requests to this rank carry besides their own headers: the rank, where the server has several;
+        without it, the server would choose one itself."""
+        address = self.address
+        return [(b"x-data-parallel-rank", b"%d" % address.rank)] if address.ranks > 1 else []
+
+    def addressed(self, body: bytes, model: str, lora: bool) -> bytes:
+        """A request's body as this engine wants it.
+
+        Args:
+            model: the name in the body.
+            lora: whether that is an adapter's.
+        """
+        return body
 
     @abstractmethod
     async def check_health(self, *, timeout_s: float) -> None:

@@ -58,12 +58,24 @@ class Endpoints(NamedTuple):
     """Where the events are. With `bind` the engine connects to `events`, else we do.
 
     vLLM binds only what contains `*` or `::` or starts with `ipc://`; to any other address it connects, and
-    of two that connect neither hears the other.
+    of two that connect neither hears the other. So does SGLang, which also binds `0.0.0.0`.
     """
 
     events: str
     replay: str | None = None
     bind: bool = False
+
+    def of_rank(self, rank: int) -> "Endpoints":
+        """Those of a data-parallel rank: rank r publishes at rank 0's port + r."""
+        if not rank:
+            return self
+        replay = _offset(self.replay, rank) if self.replay else None
+        return self._replace(events=_offset(self.events, rank), replay=replay)
+
+
+def _offset(endpoint: str, rank: int) -> str:
+    address, _, port = endpoint.rpartition(":")
+    return f"{address}:{int(port) + rank}"
 
 
 @dataclass(slots=True)

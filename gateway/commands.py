@@ -1,6 +1,5 @@
 """`hpkv serve`, `hpkv check-config` and `hpkv route`."""
 
-import logging
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,13 +8,11 @@ import typer
 
 app = typer.Typer()
 
-NO_REPLICA = "no replica is set: every request will be refused; add some with --replica URL or `replicas:`"
-
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file with the settings.")]
 Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on.")]
 ReplicaUrls = Annotated[
-    list[str] | None, typer.Option("--replica", help="URL of a vLLM replica; repeat for more.")
+    list[str] | None, typer.Option("--replica", help="URL of a vLLM replica, or sglang+URL; repeat for more.")
 ]
 PolicyName = Annotated[str | None, typer.Option("--policy", help="Routing policy.")]
 LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
@@ -36,8 +33,6 @@ def serve(
     from gateway.telemetry.logs import configure_logging
 
     configure_logging(settings.log)
-    if not settings.replicas:
-        logging.getLogger(__name__).warning(NO_REPLICA)
     run(settings)
 
 

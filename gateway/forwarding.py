@@ -169,7 +169,10 @@ class Forwarder:
             try:
                 async with replica.patience(self._first_chunk_s):
                     reply = await replica.engine.connection.send(
-                        upstream.method, upstream.path, _headers(upstream, replica), upstream.body
+                        upstream.method,
+                        upstream.path,
+                        _headers(upstream, replica),
+                        _body(upstream, replica, dispatch.context.model),
                     )
                     first = await reply.chunk()
             except TimeoutError:
@@ -306,6 +309,10 @@ def _headers(upstream: Upstream, replica: Replica) -> Headers:
     # Which rank is for us to say: a client's wish would be joined to it.
     names = {name for name, _ in own}
     return [header for header in upstream.headers if header[0] not in names] + own
+
+
+def _body(upstream: Upstream, replica: Replica, model: str) -> bytes:
+    return replica.engine.addressed(upstream.body, model, lora=replica.base(model) != model)
 
 
 def _failed(replica: Replica, error: EngineError) -> GatewayError | _TryElsewhere:

@@ -56,22 +56,21 @@ def read_usage(document: bytes | memoryview) -> Answer:
 
 
 def _usage(raw: msgspec.Raw) -> Usage | None:
-    """Chat and completions count prompt and completion; responses and messages count input and output."""
+    """Chat and completions count prompt and completion; responses and messages count input and output, the
+    latter without what came out of a cache or went into it."""
     try:
         fields = _fields.decode(raw)
     except (msgspec.DecodeError, RecursionError):
         return None
     prompt = _count(fields.get("prompt_tokens")) or _count(fields.get("input_tokens")) or 0
     completion = _count(fields.get("completion_tokens")) or _count(fields.get("output_tokens")) or 0
-    cached = _count(_cached(fields))
-    return Usage(prompt, cached if cached is not None and cached <= prompt else None, completion)
-
-
-def _cached(fields: dict[str, Any]) -> Any:
     details = fields.get("prompt_tokens_details") or fields.get("input_tokens_details")
-    return (
-        details.get("cached_tokens") if isinstance(details, dict) else fields.get("cache_read_input_tokens")
-    )
+    if isinstance(details, dict):
+        cached = _count(details.get("cached_tokens"))
+        return Usage(prompt, cached if cached is not None and cached <= prompt else None, completion)
+    read = _count(fields.get("cache_read_input_tokens"))
+    written = _count(fields.get("cache_creation_input_tokens")) or 0
+    return Usage(prompt + (read or 0) + written, read, completion)
 
 
 def _count(value: Any) -> int | None:

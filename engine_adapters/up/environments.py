@@ -27,6 +27,8 @@ class Recipe:
     `requirements` is a pinned, hashed list, installed without following dependencies. `aliases` are
     distributions (name, version) under which the engine looks itself up, other than the installed one.
     `imports` must succeed in the finished environment; `hint` says what to do if they don't.
+    `entry_points`, in the form of `entry_points.txt`, names plugins of ours. `starts` are modules of ours
+    that each Python of the environment imports when it starts.
     """
 
     name: str
@@ -34,10 +36,13 @@ class Recipe:
     aliases: tuple[tuple[str, str], ...]
     imports: tuple[str, ...]
     hint: str
+    entry_points: str = ""
+    starts: tuple[str, ...] = ()
 
     def digest(self) -> str:
         """Name all that the environment depends on."""
         parts = [self.requirements.read_text(), repr(self.aliases), sys.version, str(project_root())]
+        parts += [self.entry_points, *self.starts] if self.entry_points or self.starts else []
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -114,6 +119,7 @@ def _make(folder: Path, recipe: Recipe, log: Path, detail: Detail) -> None:
     for name, version in recipe.aliases:
         add_distribution(site_packages, name, version)
     link_project(site_packages, project_root())
+    add_plugins(site_packages, recipe)
     detail("trying its imports")
     check = f"import {', '.join((*PACKAGES, *recipe.imports))}"
     _run([str(environment.python), "-P", "-c", check], log, lambda line: None, recipe.hint)
@@ -126,9 +132,9 @@ def _pip(total: int, detail: Detail) -> Callable[[str], None]:
 
     def heard(line: str) -> None:
         nonlocal collected
-        if line.startswith(("Collecting ", "Processing ")):  # the latter for files
+        if line.startswith("Collecting "):
             collected += 1
-            detail(f"{collected}/{total} {line.split()[1].rpartition('/')[2].partition('==')[0]}")
+            detail(f"{collected}/{total} {line.split()[1].partition('==')[0]}")
         elif line.startswith("Installing collected"):
             detail(f"unpacking {total} packages")
 
@@ -163,6 +169,17 @@ def add_distribution(site_packages: Path, name: str, version: str) -> None:
     folder = site_packages / f"{name}-{version}.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def add_plugins(site_packages: Path, recipe: Recipe) -> None:
+    """Have our own modules found by the engine's plugin loader, and imported when Python starts."""
+    if recipe.entry_points:
+        add_distribution(site_packages, f"hpkv_{recipe.name}", "0")
+        (site_packages / f"hpkv_{recipe.name}-0.dist-info/entry_points.txt").write_text(recipe.entry_points)
+    if recipe.starts:
+        # Read after hpkv.pth, by which our modules are found.
+        lines = "".join(f"import {module}\n" for module in recipe.starts)
+        (site_packages / "hpkv_start.pth").write_text(lines)
 
 
 def link_project(site_packages: Path, root: Path) -> None:

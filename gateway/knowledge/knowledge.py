@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import zmq.asyncio
@@ -10,6 +10,7 @@ import zmq.asyncio
 from gateway.fleet import Fleet, Replica
 from gateway.index import Lifetimes
 from gateway.knowledge.model import ModelKnowledge
+from gateway.knowledge.reading import Opener
 from gateway.routing import Matches, Prompt
 from gateway.settings import ModelSettings, PrefixSettings
 from gateway.tokenization import EncodePool, EngineCall, Limits, ModelTokenizer, TemplateOptions
@@ -94,44 +95,46 @@ class Knowledge:
             return
         for base in {replica.base(model) for model in replica.models}:
             if replica.up:
-                knowledge = self._of(base, replica)
+                knowledge = self._of(base)
+                if not knowledge.reads(replica.engine.kind):
+                    knowledge.open(replica.engine.kind, self._opener(base, replica))
                 if replica not in knowledge:
                     knowledge.join(replica)
             elif base in self._models:
                 self._models[base].leave(replica)
 
-    def _of(self, base: str, replica: Replica) -> ModelKnowledge:
+    def _of(self, base: str) -> ModelKnowledge:
         knowledge = self._models.get(base)
         if knowledge is None:
             lifetimes = Lifetimes(silent_s=self._settings.silent_s)
             knowledge = ModelKnowledge(base, self._settings.index_blocks, lifetimes, self._context)
             self._models[base] = knowledge
-            settings = self._model_settings.get(base, ModelSettings())
-            root = replica.models[base].root or base
-            knowledge.open(_opener(settings, root, replica.engine.kind, self._pool, self._settings.compared))
         return knowledge
 
+    def _opener(self, base: str, replica: Replica) -> Opener:
+        """What loads a model's tokenizer, once it is told how to ask an engine of this replica's kind."""
+        settings = self._model_settings.get(base, ModelSettings())
+        source = settings.tokenizer or replica.models[base].root or base
 
-def _opener(
-    settings: ModelSettings, root: str, kind: str, pool: EncodePool, compared: float
-) -> Callable[[EngineCall], Coroutine[None, None, ModelTokenizer]]:
-    """What loads a model's tokenizer, once it is told how to ask an engine."""
+        async def open_tokenizer(call: EngineCall) -> ModelTokenizer:
+            return await ModelTokenizer.open(
+                source,
+                engine=replica.engine.kind,
+                pool=self._pool,
+                call=call,
+                options=_options(settings),
+                limits=Limits(sampled=self._settings.compared),
+            )
 
-    async def open_tokenizer(call: EngineCall) -> ModelTokenizer:
-        template = settings.chat_template
-        options = TemplateOptions(
-            chat_template=template.read_text() if template is not None else None,
-            content_format=settings.content_format,
-            chat_template_kwargs=settings.chat_template_kwargs,
-            exclude_tools_when_tool_choice_none=settings.exclude_tools_when_tool_choice_none,
-        )
-        return await ModelTokenizer.open(
-            settings.tokenizer or root,
-            engine=kind,
-            pool=pool,
-            call=call,
-            options=options,
-            limits=Limits(sampled=compared),
-        )
+        return open_tokenizer
 
-    return open_tokenizer
+
+def _options(settings: ModelSettings) -> TemplateOptions:
+    """Reads the template's file, if one is set. Raises OSError."""
+    template = settings.chat_template
+    return TemplateOptions(
+        chat_template=template.read_text() if template is not None else None,
+        content_format=settings.content_format,
+        chat_template_kwargs=settings.chat_template_kwargs,
+        exclude_tools_when_tool_choice_none=settings.exclude_tools_when_tool_choice_none,
+    )

@@ -1,32 +1,22 @@
-"""Prefix knowledge of one model: its tokenizer, the index of its replicas' caches, the streams feeding it."""
+"""Prefix knowledge of one model: its tokenizers, the index of its replicas, the streams feeding it."""
 
 import asyncio
 import contextlib
-import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import orjson
+import numpy as np
 import zmq.asyncio
 
 from cache.prefix import PrefixKeys, seed
-from engine_adapters.errors import EngineError
 from engine_adapters.events import Origin
 from engine_adapters.subscriber import Subscriber
-from gateway.errors import Overloaded
 from gateway.fleet import Replica
 from gateway.index import Feed, Index, Lifetimes
+from gateway.knowledge.reading import Opener, Reading
 from gateway.routing import Matches, Prompt
-from gateway.tokenization import Endpoint, EngineCall, ModelTokenizer, TokenizerUnavailable, Tokens
-from gateway.tokenization import EngineRefused as Refused
-from gateway.tokenization import EngineUnreachable as Unreachable
-from gateway.tokenization import Overloaded as EncodersBusy
-
-log = logging.getLogger(__name__)
-
-_ASK_S = 10.0
-"""How long an engine may take to tell its tokens; nobody waits for it but comparisons and renders."""
+from gateway.tokenization import Endpoint, ModelTokenizer, Tokens, Unknown
 
 _ENDPOINTS = frozenset(endpoint.value for endpoint in Endpoint)
 
@@ -34,8 +24,7 @@ _ENDPOINTS = frozenset(endpoint.value for endpoint in Endpoint)
 class ModelKnowledge:
     """Everything about one base model and its LoRA adapters.
 
-    Attributes:
-        trouble: why there is no tokenizer, for operators.
+    Engines of another kind may make another prompt of the same request, so each kind has a `Reading`.
     """
 
     def __init__(self, name: str, blocks: int, lifetimes: Lifetimes, context: zmq.asyncio.Context) -> None:
@@ -43,29 +32,23 @@ class ModelKnowledge:
         self._context = context
         self.index = Index(blocks, lifetimes=lifetimes)
         self.feed = Feed(self.index, time.monotonic)
-        self.tokenizer: ModelTokenizer | None = None
-        self.trouble = "the tokenizer is being loaded"
+        self._readings: dict[str, Reading] = {}
         self._replicas: dict[str, Replica] = {}
         self._streams: dict[str, tuple[Subscriber, asyncio.Task[None]]] = {}
         self._feeding = asyncio.create_task(self.feed.run(), name=f"index {name}")
-        self._opening: asyncio.Task[None] | None = None
 
-    def open(self, opener: Callable[[EngineCall], Coroutine[None, None, ModelTokenizer]]) -> None:
-        """Load the tokenizer and compare it with an engine; prompts are unknown until both are done."""
-        self._opening = asyncio.create_task(self._open(opener), name=f"tokenizer {self.name}")
+    def reads(self, kind: str) -> bool:
+        """Whether there is a tokenizer for engines of this kind, or one is being loaded."""
+        return kind in self._readings
 
-    async def _open(self, opener: Callable[[EngineCall], Coroutine[None, None, ModelTokenizer]]) -> None:
-        try:
-            tokenizer = await opener(self._call)
-        except (TokenizerUnavailable, OSError) as error:
-            self.trouble = str(error)
-            log.warning("no prefix knowledge", extra={"model": self.name, "reason": self.trouble})
-            return
-        await tokenizer.check_parity()
-        self.tokenizer = tokenizer
+    def open(self, kind: str, opener: Opener) -> None:
+        """Load the tokenizer for engines of this kind."""
+        self._readings[kind] = Reading(self.name)
+        self._readings[kind].open(opener)
 
     def join(self, replica: Replica) -> None:
-        """A replica came up: what it held before is gone, and its stream tells what it holds."""
+        """A replica came up, of a kind that was opened: what it held before is gone, and its stream tells
+        what it holds."""
         self._replicas[replica.name] = replica
         origin = Origin(replica.name, replica.rank)
         stream = replica.engine.events(origin, self.feed, self._context)
@@ -73,12 +56,9 @@ class ModelKnowledge:
         if stream is not None:
             task = asyncio.create_task(stream.run(), name=f"events {replica.name}")
             self._streams[replica.name] = (stream, task)
-        if self.tokenizer is not None:
-            # It may have been started again with other flags.
-            self._opening = asyncio.create_task(self._compare(self.tokenizer))
-
-    async def _compare(self, tokenizer: ModelTokenizer) -> None:
-        await tokenizer.check_parity()
+        reading = self._readings[replica.engine.kind]
+        reading.replicas[replica.name] = replica
+        reading.compare()
 
     def __contains__(self, replica: Replica) -> bool:
         return replica.name in self._replicas
@@ -87,6 +67,7 @@ class ModelKnowledge:
         """A replica went down: nothing of it is believed any more."""
         if self._replicas.pop(replica.name, None) is not None:
             self.index.detach(replica.name)
+            del self._readings[replica.engine.kind].replicas[replica.name]
         if replica.name in self._streams:
             self._streams.pop(replica.name)[1].cancel()
 
@@ -94,14 +75,18 @@ class ModelKnowledge:
         """The event streams of the replicas that send any."""
         return {name: stream for name, (stream, _) in self._streams.items()}
 
+    def tokenizers(self) -> Iterator[tuple[str, ModelTokenizer]]:
+        """The tokenizers by kind of engine, as far as they are loaded."""
+        for kind, reading in self._readings.items():
+            if reading.tokenizer is not None:
+                yield kind, reading.tokenizer
+
     def verdict(self) -> str:
         """How far prompts are known, for operators: "agrees" is well; else why routing does without."""
-        return self.trouble if self.tokenizer is None else str(self.tokenizer.parity.verdict)
-
-    @property
-    def settled(self) -> bool:
-        """Whether the tokenizer has been loaded and compared, or has failed to be."""
-        return self._opening is not None and self._opening.done()
+        verdicts = {kind: reading.verdict() for kind, reading in self._readings.items()}
+        if len(set(verdicts.values())) == 1:
+            return next(iter(verdicts.values()))
+        return ", ".join(f"{kind}: {verdict}" for kind, verdict in verdicts.items())
 
     async def prompt(self, path: str, body: Mapping[str, Any], lora: str | None, length: int) -> Prompt:
         """What is known of a request's prompt.
@@ -113,60 +98,62 @@ class ModelKnowledge:
         Raises:
             Overloaded: too much text waits to be encoded.
         """
-        if self.tokenizer is None:
-            return Prompt(length, unknown="no_tokenizer")
         if path not in _ENDPOINTS:
             return Prompt(length, unknown="endpoint")
-        try:
-            answer = await self.tokenizer.tokens(Endpoint(path), body)
-        except EncodersBusy as error:
-            raise Overloaded(str(error)) from error
-        if not isinstance(answer, Tokens):
-            return Prompt(length, unknown=answer.reason)
-        salt = body.get("cache_salt")
-        return Prompt(len(answer.ids), PrefixKeys(answer.ids, seed(lora, salt)))
+        endpoint = Endpoint(path)
+        read = {
+            kind: await reading.tokens(endpoint, body)
+            for kind, reading in self._readings.items()
+            if reading.replicas
+        }
+        return _prompt(read, seed(lora, body.get("cache_salt")), length)
 
     def matches(self, prompt: Prompt) -> Matches:
         """Leading tokens by tier of each replica that holds any of the prompt."""
-        if prompt.keys is None:
-            return {}
-        match = self.index.match(prompt.keys)
-        return {
-            origin.replica: (tokens[0], tokens[1], tokens[2], tokens[3])
-            for origin, tokens in zip(match.origins, match.tokens.tolist(), strict=True)
-        }
+        found: dict[str, tuple[int, int, int, int]] = {}
+        for keys in _distinct(prompt):
+            match = self.index.match(keys)
+            for origin, tokens in zip(match.origins, match.tokens.tolist(), strict=True):
+                if not prompt.otherwise or self._keys(prompt, origin.replica) is keys:
+                    found[origin.replica] = (tokens[0], tokens[1], tokens[2], tokens[3])
+        return found
 
     def predict(self, prompt: Prompt, replica: Replica) -> None:
         """Note that a prompt was sent to a replica: it will lie there soon."""
-        if prompt.keys is not None:
-            self.index.predict(prompt.keys, Origin(replica.name, replica.rank), time.monotonic())
+        keys = prompt.keys_of(replica.engine.kind)
+        if keys is not None:
+            self.index.predict(keys, Origin(replica.name, replica.rank), time.monotonic())
+
+    def _keys(self, prompt: Prompt, replica: str) -> PrefixKeys | None:
+        return prompt.keys_of(self._replicas[replica].engine.kind) if replica in self._replicas else None
 
     async def close(self) -> None:
         """Stop everything."""
         tasks = [self._feeding, *(task for _, task in self._streams.values())]
-        tasks += [self._opening] if self._opening is not None else []
         for task in tasks:
             task.cancel()
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        if self.tokenizer is not None:
-            await self.tokenizer.close()
+        for reading in self._readings.values():
+            await reading.close()
 
-    async def _call(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Ask one living replica, in the tokenizer's terms."""
-        replica = next((replica for replica in self._replicas.values() if replica.up), None)
-        if replica is None:
-            raise Unreachable(path, "no replica is up")
-        try:
-            status, answer = await replica.engine.connection.fetch(
-                path, orjson.dumps({"model": self.name, **body}), timeout_s=_ASK_S, limit=64 << 20
-            )
-        except EngineError as error:
-            raise Unreachable(path, str(error)) from error
-        if status >= 400:
-            raise Refused(path, status)
-        try:
-            return orjson.loads(answer)
-        except orjson.JSONDecodeError as error:
-            raise Unreachable(path, "it is not JSON") from error
+
+def _prompt(read: Mapping[str, Tokens | Unknown | None], start: int, length: int) -> Prompt:
+    """One prompt of what each kind of engine reads; `start` is the seed of its keys."""
+    keys = {
+        kind: PrefixKeys(answer.ids, start) if isinstance(answer, Tokens) else None
+        for kind, answer in read.items()
+    }
+    first = next((some for some in keys.values() if some is not None), None)
+    if first is None:
+        why = next(iter(read.values()), None)
+        return Prompt(length, unknown=why.reason if isinstance(why, Unknown) else "no_tokenizer")
+    if len(keys) == 1:
+        return Prompt(len(first), first)
+    alike = {kind for kind, some in keys.items() if some and np.array_equal(some.tokens, first.tokens)}
+    return Prompt(len(first), first, otherwise={kind: keys[kind] for kind in keys.keys() - alike})
+
+
+def _distinct(prompt: Prompt) -> list[PrefixKeys]:
+    return [keys for keys in (prompt.keys, *prompt.otherwise.values()) if keys is not None]

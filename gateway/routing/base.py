@@ -9,6 +9,8 @@ from cache.prefix import PrefixKeys
 from engine_adapters.events import Tier
 from gateway.fleet import Replica
 
+_ALL_ALIKE: Mapping[str, PrefixKeys | None] = {}
+
 
 class Prompt(NamedTuple):
     """What is known of a request's prompt."""
@@ -19,6 +21,12 @@ class Prompt(NamedTuple):
     """None where the ids are unknown."""
     unknown: str = ""
     """Why they are."""
+    otherwise: Mapping[str, PrefixKeys | None] = _ALL_ALIKE
+    """Of the kinds of engines, in a mixed fleet, that make other ids of the request, or unknown ones."""
+
+    def keys_of(self, kind: str) -> PrefixKeys | None:
+        """The keys of what an engine of this kind computes."""
+        return self.otherwise.get(kind, self.keys) if self.otherwise else self.keys
 
 
 @dataclass(frozen=True, slots=True)

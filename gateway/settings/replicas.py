@@ -36,7 +36,7 @@ class ReplicaSettings(Section):
 
     url: AnyHttpUrl
     name: str = Field(default="", pattern=r"^[A-Za-z0-9._:-]*$", description="default: host:port of the URL")
-    engine: Literal["vllm"] = "vllm"
+    engine: Literal["vllm", "sglang"] = "vllm"
     api_key: SecretStr | None = Field(default=None, description="sent to the replica as a bearer token")
     api_key_file: Path | None = None
     ca_file: Path | None = Field(default=None, description="PEM bundle that signs the replica's certificate")
@@ -51,7 +51,8 @@ class ReplicaSettings(Section):
     @classmethod
     def _default_name(cls, data: Any) -> Any:
         if isinstance(data, str):  # HPKV_REPLICAS='["http://a:1", …]' and --replica URL
-            data = {"url": data}
+            kind, plus, url = data.partition("+")  # sglang+http://a:1
+            data = {"url": url, "engine": kind} if plus and kind.isalpha() else {"url": data}
         if isinstance(data, dict) and not data.get("name") and isinstance(data.get("url"), str):
             data = {**data, "name": re.sub(r"^\w+://(.*@)?|/.*$", "", data["url"])}
         return data

@@ -209,12 +209,12 @@ class _StateCollector(Collector):
         parity = GaugeMetricFamily(
             "hpkv_tokenization_parity",
             "1 for what comparing with the engine showed",
-            labels=["model", "verdict"],
+            labels=["model", "engine", "verdict"],
         )
         differed = CounterMetricFamily(
             "hpkv_tokenization_differed",
             "Prompts whose ids were found to differ from the engine's",
-            labels=["model"],
+            labels=["model", "engine"],
         )
         for model in self._knowledge:
             state = model.index.state()
@@ -225,7 +225,7 @@ class _StateCollector(Collector):
             orphans.add_metric([model.name], state.orphans)
             for origin in state.silent:
                 silent.add_metric([model.name, origin.replica], 1)
-            if model.tokenizer is not None:
-                parity.add_metric([model.name, str(model.tokenizer.parity.verdict)], 1)
-                differed.add_metric([model.name], model.tokenizer.parity.differed)
+            for kind, tokenizer in model.tokenizers():
+                parity.add_metric([model.name, kind, str(tokenizer.parity.verdict)], 1)
+                differed.add_metric([model.name, kind], tokenizer.parity.differed)
         yield from (*gauges.values(), evicted, orphans, silent, parity, differed)

@@ -16,7 +16,12 @@ from gateway.usage import NOTHING, Usage, read_usage
             b'{"usage":{"input_tokens":9,"output_tokens":3,"input_tokens_details":{"cached_tokens":4}}}',
             Usage(9, 4, 3),
         ),
-        (b'{"usage":{"input_tokens":9,"output_tokens":3,"cache_read_input_tokens":2}}', Usage(9, 2, 3)),
+        (b'{"usage":{"input_tokens":9,"output_tokens":3}}', Usage(9, None, 3)),
+        (b'{"usage":{"input_tokens":7,"output_tokens":3,"cache_read_input_tokens":624}}', Usage(631, 624, 3)),
+        (
+            b'{"usage":{"input_tokens":7,"cache_read_input_tokens":2,"cache_creation_input_tokens":1}}',
+            Usage(10, 2, 0),
+        ),
     ],
 )
 def test_every_form_of_usage_is_read(document: bytes, usage: Usage) -> None:

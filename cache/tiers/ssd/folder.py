@@ -12,6 +12,7 @@ other bases are left to their next owner until the cap is reached: then they are
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -22,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cache.errors import BusyError, FolderError, ForeignError, SettingsError, VersionError, refusal
+from cache.errors import BusyError, FolderError, ForeignError, SettingsError, VersionError
 from cache.keys import FORMAT
 from cache.tiers.ssd.device import Device
 from cache.tiers.ssd.table import Owner, Table
@@ -87,7 +88,7 @@ class Folder:
         """Open an existing folder; changes nothing."""
         with _explained(path):
             if not path.is_dir():
-                raise FolderError(f"{path} isn't a folder" if path.exists() else f"{path} doesn't exist")
+                raise FolderError(f"{path} isn't a folder")
             if not (path / MARK).exists():
                 raise ForeignError(f"{path} has no {MARK}: it isn't a cache folder")
             return cls(path, read_mark(path))
@@ -99,18 +100,6 @@ class Folder:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
-        finally:
-            os.close(fd)
-
-    def living(self) -> set[Path]:
-        """The sub-folders that processes have now; changes nothing.
-
-        Looking locks for a moment: nobody may look for a free sub-folder just then.
-        """
-        fd = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH)
-            return {path for path in self.seats() if not is_free(path)}
         finally:
             os.close(fd)
 
@@ -258,15 +247,12 @@ def _write_mark(path: Path, generation: int) -> None:
 
 
 def is_free(seat: Path) -> bool:
-    """Whether no process has a sub-folder. Call with the folder locked."""
-    fd = os.open(seat / "lock", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
+    """Whether no process has a sub-folder."""
+    taken = try_seat(seat)
+    if taken is None:
         return False
-    finally:
-        os.close(fd)
+    taken.release()
+    return True
 
 
 def _last_used(seat: Path) -> float:
@@ -279,8 +265,13 @@ def _fresh(seat: Path) -> bool:
 
 @contextlib.contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Say what to do about a file system's refusals."""
+    """Say what to do about the usual refusals of a file system."""
     try:
         yield
+    except PermissionError as error:
+        raise FolderError(
+            f"{path}: {error.strerror} ({error.filename}): give this user read and write access"
+        ) from error
     except OSError as error:
-        raise refusal(path, error) from error
+        remedy = ": mount it writable" if error.errno == errno.EROFS else ""
+        raise FolderError(f"{path} can't be used: {error.strerror or error}{remedy}") from error

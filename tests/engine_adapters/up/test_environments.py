@@ -18,7 +18,15 @@ def recipe(tmp_path: Path) -> Recipe:
     """An environment without packages of its own, quickly made."""
     requirements = tmp_path / "requirements.txt"
     requirements.write_text("")
-    return Recipe("tiny", requirements, (("alias", "1.2+cpu"),), ("json",), "Look here. ")
+    return Recipe(
+        "tiny",
+        requirements,
+        (("alias", "1.2+cpu"),),
+        ("json",),
+        "Look here. ",
+        entry_points="[group]\nours = cache.prefix:seed\n",
+        starts=("this",),
+    )
 
 
 @pytest.fixture
@@ -37,6 +45,7 @@ def test_an_interrupted_one_is_made_anew_and_a_whole_one_only_once(recipe: Recip
     ensure(recipe, home, home / "log", ignore)
     assert leftover.exists()
     assert imported(made) == ("1.2+cpu", environments.project_root())
+    assert plugins(made) == "The cache.prefix:seed"
 
 
 def test_a_failure_shows_the_log_and_the_hint_and_leaves_no_stamp(
@@ -55,8 +64,15 @@ def imported(environment: Environment) -> tuple[str, Path]:
     """The alias's version and the folder of `cache`, as the environment's Python sees them."""
     code = "import cache, importlib.metadata as m; print(m.version('alias'), cache.__file__)"
     told = subprocess.run([environment.python, "-P", "-c", code], capture_output=True, text=True, check=True)
-    version, file = told.stdout.split()
+    version, file = told.stdout.split()[-2:]
     return version, Path(file).resolve().parent.parent
+
+
+def plugins(environment: Environment) -> str:
+    """The first word of what is printed at its Python's start, and the plugin that it finds."""
+    code = "from importlib.metadata import entry_points as e; print([p.value for p in e(group='group')][0])"
+    told = subprocess.run([environment.python, "-P", "-c", code], capture_output=True, text=True, check=True)
+    return f"{told.stdout.split()[0]} {told.stdout.split()[-1]}"
 
 
 def test_a_changed_list_is_another_environment(recipe: Recipe, home: Path, tmp_path: Path) -> None:

@@ -36,6 +36,6 @@ def open_model(pool: EncodePool, folders: dict[str, str]) -> OpenModel:
     """Opens a family's model, or that in a folder."""
 
     async def opened(name: str, **options: Any) -> ModelTokenizer:
-        return await ModelTokenizer.open(folders.get(name, name), engine="vllm", pool=pool, **options)
+        return await ModelTokenizer.open(folders.get(name, name), pool=pool, **{"engine": "vllm", **options})
 
     return opened
