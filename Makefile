@@ -60,8 +60,9 @@ up: export HPKV_UP_ENGINES := $(or $(ENGINES),$(HPKV_UP_ENGINES))
 up: export HPKV_UP_PORT := $(or $(PORT),$(HPKV_UP_PORT))
 up: export HPKV_UP_ENGINE_PORT := $(or $(ENGINE_PORT),$(HPKV_UP_ENGINE_PORT))
 up: export HPKV_UP_REPLICAS := $(or $(REPLICAS),$(HPKV_UP_REPLICAS))
+up: export HPKV_UP_TIERS := $(or $(TIERS),$(HPKV_UP_TIERS))
 up: export HPKV_UP_ENGINE_ARGS := $(or $(ENGINE_ARGS),$(HPKV_UP_ENGINE_ARGS))
-up: $(GATEWAY)/.made  ## two replicas and a gateway (MODEL= ENGINES= PORT= ENGINE_PORT= REPLICAS= ENGINE_ARGS=)
+up: $(GATEWAY)/.made  ## two replicas and a gateway (MODEL= ENGINES= PORT= ENGINE_PORT= REPLICAS= TIERS= ENGINE_ARGS=)
 	@$(GATEWAY)/bin/hpkv up
 
 # Not made anew for this: the running gateway lives in that environment.

@@ -1,4 +1,4 @@
-"""`hpkv cache`: look at and look after cache folders."""
+"""`hpkv cache`: look at and look after cache folders and shared stores."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from cache.maintenance import Maintenance
+    from cache.maintenance import Maintenance, Part
 
 T = TypeVar("T")
 
 app = typer.Typer()
-cache = typer.Typer(no_args_is_help=True, help="Look at and look after cache folders.")
+cache = typer.Typer(no_args_is_help=True, help="Look at and look after cache folders and shared stores.")
 app.add_typer(cache, name="cache")
 
-Target = Annotated[str, typer.Argument(metavar="FOLDER", help="A cache folder.")]
+Target = Annotated[
+    str, typer.Argument(metavar="FOLDER|URL", help="A cache folder, or a shared store's path or URL.")
+]
 Tenant = Annotated[
     str | None,
     typer.Option(help="Only this tenant: its tag in hex, as `ls` and the engines' statistics show it."),
@@ -25,31 +27,37 @@ Tenant = Annotated[
 
 @cache.command()
 def stat(folder: Target) -> None:
-    """Show what a folder holds."""
+    """Show what a folder or store holds."""
     from rich.console import Console
-    from rich.filesize import decimal
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    with _explained():
+    with _explained(folder):
         parts = _open(folder).parts()
-    table = Table("part", "base", "page", "pages", "on disk", "")
+    numbers = [Column(name, justify="right") for name in ("page", "pages", "on disk")]
+    table = Table("part", Column("base", overflow="fold"), *numbers, "state", show_footer=True)
     for part in parts:
-        state = "in use" if part.in_use else "at rest" if part.base else "unusable"
-        page = decimal(part.page_bytes) if part.page_bytes else ""
-        table.add_row(part.name, part.base.hex(), page, f"{part.pages:,}", decimal(part.bytes), state)
-    total = sum(part.bytes for part in parts)
-    table.add_row("all", "", "", f"{sum(part.pages for part in parts):,}", decimal(total), "")
+        table.add_row(
+            part.name,
+            part.base.hex(),
+            _size(part.page_bytes) if part.base else "",
+            f"{part.pages:,}",
+            _size(part.bytes),
+            _state(part),
+        )
+    total, taken = sum(part.pages for part in parts), sum(part.bytes for part in parts)
+    for column, text in zip(table.columns, ("all", "", "", f"{total:,}", _size(taken), ""), strict=True):
+        column.footer = text
     Console().print(table)
 
 
 @cache.command()
 def ls(
     folder: Target,
-    limit: Annotated[int, typer.Option(help="At most so many lines.")] = 1000,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many lines.")] = 1000,
     tenant: Tenant = None,
 ) -> None:
-    """List pages: part, namespace, key, end token, tenant tag, bytes."""
-    with _explained():
+    """List pages, one a line: part, namespace, key, end token, tenant tag, bytes."""
+    with _explained(folder):
         wanted = _tag(tenant)
         found = (one for one in _open(folder).pages() if wanted is None or one.page.tenant == wanted)
         for one in islice(found, limit):
@@ -67,35 +75,48 @@ def verify(folder: Target) -> None:
     """
     from cache.record import Verdict
 
-    damaged = 0
-    with _explained():
+    checked = damaged = 0
+    with _explained(folder):
         store = _open(folder)
-        total = sum(part.pages for part in store.parts())
-        for checked in _progress(store.verify(), "verifying", total):
-            if checked.verdict is not Verdict.WHOLE:
+        parts = store.parts()
+        for one, verdict in _progress(store.verify(), "verifying", sum(part.pages for part in parts)):
+            checked += 1
+            if verdict is not Verdict.WHOLE:
                 damaged += 1
-                one = checked.stored
-                typer.echo(f"{one.part} {one.namespace.hex()} {one.page.key.hex()}: {checked.verdict.value}")
-    typer.echo(f"{damaged} damaged pages" if damaged else "all pages are whole")
-    raise typer.Exit(1 if damaged else 0)
+                typer.echo(f"{one.part} {one.namespace.hex()} {one.page.key.hex()}: {verdict.value}")
+    for part in parts:
+        if not part.base and part.bytes:
+            typer.echo(f"part {part.name} has {_size(part.bytes)} that nobody can read: gc removes it")
+    if damaged:
+        typer.echo(f"{damaged:,} of {checked:,} pages are damaged; engines take them as misses")
+        raise typer.Exit(1)
+    typer.echo(f"all {checked:,} pages are whole" if checked else "there are no pages")
 
 
 @cache.command()
 def gc(
     folder: Target,
     max_bytes: Annotated[
-        int | None, typer.Option(help="Remove least recently used pages until so many bytes are left.")
+        int | None,
+        typer.Option(
+            min=0, help="Remove least recently used pages until no more than so many bytes are left."
+        ),
     ] = None,
     older_than: Annotated[
-        float | None, typer.Option(help="Remove pages written more than so many hours ago.")
+        float | None,
+        typer.Option(
+            min=0, help="Remove pages written (in a shared store: used last) more than so many hours ago."
+        ),
     ] = None,
 ) -> None:
     """Remove what nobody can use any more, and what the options name; living processes keep their own."""
-    with _explained():
+    with _explained(folder):
         store = _open(folder)
+        before = sum(part.bytes for part in store.parts())
         age = None if older_than is None else older_than * 3600
-        removed = sum(one.bytes for one in _progress(store.collect(max_bytes, age), "collecting", None))
-    typer.echo(f"{removed} bytes removed")
+        removed = sum(1 for _ in _progress(store.collect(max_bytes, age), "collecting", None))
+        after = sum(part.bytes for part in store.parts())
+    typer.echo(f"{removed:,} pages removed; {_size(before)} were taken, {_size(after)} are")
 
 
 @cache.command()
@@ -105,13 +126,13 @@ def clear(
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
 ) -> None:
     """Remove everything, or one tenant's pages, for good."""
-    with _explained():
+    with _explained(folder):
         store = _open(folder)
         tag = _tag(tenant)
         what = "all pages" if tag is None else f"the pages of tenant {tag:016x}"
         if not yes:
             typer.confirm(f"Remove {what} from {folder}?", abort=True)
-        typer.echo(f"{store.clear(tag)} pages removed")
+        typer.echo(f"{store.clear(tag):,} pages removed")
 
 
 def _open(target: str) -> "Maintenance":
@@ -123,10 +144,26 @@ def _open(target: str) -> "Maintenance":
 def _tag(text: str | None) -> int | None:
     if text is None:
         return None
-    try:
-        return int(text, 16)
-    except ValueError as error:
-        raise typer.BadParameter(f"a tenant tag is a hexadecimal number, not {text!r}") from error
+    with contextlib.suppress(ValueError):
+        tag = int(text, 16)
+        if 0 <= tag < 1 << 64:
+            return tag
+    raise typer.BadParameter(f"a tenant tag is a hexadecimal number of at most 16 digits, not {text!r}")
+
+
+def _size(size: int) -> str:
+    value, unit = float(size), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.4g} {unit}"
+
+
+def _state(part: "Part") -> str:
+    if part.in_use:
+        return "in use"
+    return "at rest" if part.base else "empty" if not part.bytes else "unusable"
 
 
 def _progress(items: Iterable[T], label: str, total: int | None) -> Iterator[T]:
@@ -138,12 +175,13 @@ def _progress(items: Iterable[T], label: str, total: int | None) -> Iterator[T]:
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
+def _explained(target: str) -> Iterator[None]:
     """An error of ours, or of the system, is one line and exit status 2; no traceback."""
-    from cache.errors import CacheError
+    from cache.errors import CacheError, refusal
 
     try:
         yield
     except (CacheError, OSError) as error:
-        typer.echo(f"hpkv cache: {error}", err=True)
+        said = refusal(target, error) if isinstance(error, OSError) else error
+        typer.echo(f"hpkv cache: {said}", err=True)
         raise typer.Exit(2) from error

@@ -22,6 +22,13 @@ class Eviction(ABC):
     def enter(self, slot: int, end_token: int, used: int) -> None:
         """A page whose last token is `end_token` came to lie in the slot."""
 
+    def recall(
+        self, slots: NDArray[np.int64], end_tokens: NDArray[np.uint32], used: NDArray[np.uint64]
+    ) -> None:
+        """Pages lie in these slots since before a restart."""
+        for entered in zip(slots.tolist(), end_tokens.tolist(), used.tolist(), strict=True):
+            self.enter(*entered)
+
     @abstractmethod
     def touch(self, slots: Slots, used: int) -> None:
         """The pages in the slots were used by one call."""
@@ -57,6 +64,13 @@ class Lru(Eviction):
         self._rank[slot] = rank
         if rank <= self._batch_ends:
             self._batch.clear()
+
+    def recall(  # noqa: D102
+        self, slots: NDArray[np.int64], end_tokens: NDArray[np.uint32], used: NDArray[np.uint64]
+    ) -> None:
+        ends = np.uint64(_END_MAX) - np.minimum(end_tokens, np.uint32(_END_MAX))
+        self._rank[slots] = (used << np.uint64(_END_BITS)) | ends
+        self._batch.clear()
 
     def touch(self, slots: Slots, used: int) -> None:  # noqa: D102
         ends = self._rank[slots] & np.uint64(_END_MAX)

@@ -25,6 +25,7 @@ class Look:
         self._deadline = deadline
         self._answer: Match | None = None
         self._over = threading.Event()
+        self._expired = False
 
     def answer(self, match: Match) -> None:
         """The whole match is known."""
@@ -40,7 +41,8 @@ class Look:
         """What is known: after the deadline, or before the answer, the local tiers' part of it."""
         if self._answer is not None:
             return self._answer
-        if not self.pending:
+        if not self.pending and not self._expired:
+            self._expired = True
             with self._state.lock:
                 self._state.statistics.looks_expired += 1
         return self.local

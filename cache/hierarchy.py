@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from cache.errors import SettingsError
 from cache.finding import Finding, Look
@@ -26,6 +27,16 @@ from cache.tiers.slots import ABSENT
 logger = logging.getLogger(__name__)
 
 _TEND_SECONDS = 0.1
+
+
+class Activity(NamedTuple):
+    """What is under way at one moment. All zero: everything was given back."""
+
+    tickets: int
+    """Loads, prefetches and writes that haven't ended."""
+    leases: int
+    held: int
+    """Holds over all slots of `host`: leased, being filled, read into or written down."""
 
 
 class Hierarchy:
@@ -251,6 +262,13 @@ class Hierarchy:
             with self._state.lock:
                 usages[Tier.HOST] = host.usage()
         return usages | {tier: level.store.usage() for tier, level in self._state.levels.items()}
+
+    def activity(self) -> Activity:
+        """What is under way."""
+        state = self._state
+        with state.lock:
+            held = state.host.book.held if state.host is not None else 0
+            return Activity(len(state.tickets), len(state.leases), held)
 
     def listen(self, limit: int = 65536) -> Listener:
         """Changes of residency from now on."""

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cache.errors import FolderError
 from cache.keys import Namespace, Page
 from cache.record import Verdict
 
@@ -71,9 +70,11 @@ class Maintenance(ABC):
 
 
 def open_store(target: str) -> Maintenance:
-    """The store that a path or URL names. Raises FolderError with what to do when it is none."""
+    """The folder or store that a path or URL names. Raises CacheError with what to do when it is none."""
+    from cache.stores import open_maintenance
+    from cache.stores.posix import is_store
     from cache.tiers.ssd.maintenance import SsdMaintenance
 
-    if "://" in target:
-        raise FolderError(f"{target}: only folders are known here")
+    if "://" in target or is_store(Path(target)):
+        return open_maintenance(target)
     return SsdMaintenance(Path(target))

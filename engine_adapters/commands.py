@@ -11,6 +11,10 @@ launch = typer.Typer(no_args_is_help=True, help="Run an engine with the cache's 
 app.add_typer(launch, name="launch")
 
 
+DEFAULT_TIERS = "gpu"
+"""Of each replica of `hpkv up`."""
+
+
 def default_home() -> Path:
     """Where environments, models and the running fleet's state are kept."""
     return Path(os.environ.get("HPKV_HOME") or "~/.cache/hpkv").expanduser().absolute()
@@ -86,6 +90,10 @@ def up(
         ),
     ] = 8101,
     replicas: Annotated[int, typer.Option(envvar="HPKV_UP_REPLICAS", help="How many replicas to start")] = 2,
+    tiers: Annotated[
+        str,
+        typer.Option(envvar="HPKV_UP_TIERS", help="Each replica's tiers, as `hpkv launch` takes them"),
+    ] = "",
     engine_args: Annotated[
         str, typer.Option(envvar="HPKV_UP_ENGINE_ARGS", help="More flags for each replica, as in a shell")
     ] = "",
@@ -102,6 +110,8 @@ def up(
 
     from rich.console import Console
 
+    from engine_adapters.errors import SettingsError
+    from engine_adapters.tiers import parse_tiers
     from engine_adapters.up import fleet
     from engine_adapters.up.errors import UpError
     from engine_adapters.up.options import Options
@@ -118,6 +128,7 @@ def up(
             port=port,
             engine_port=engine_port,
             replicas=replicas,
+            tiers=parse_tiers(tiers or DEFAULT_TIERS),
             engine_args=tuple(shlex.split(engine_args)),
             start_timeout=start_timeout,
         )
@@ -125,7 +136,7 @@ def up(
             fleet.prepare(options, progress)
         else:
             fleet.up(options, progress)
-    except UpError as error:
+    except (UpError, SettingsError) as error:
         typer.echo(f"hpkv up: {error}", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:

@@ -1,5 +1,6 @@
 """`hpkv serve`, `hpkv check-config` and `hpkv route`."""
 
+import logging
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 app = typer.Typer()
+
+NO_REPLICA = "no replica is set: every request will be refused; add some with --replica URL or `replicas:`"
 
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file with the settings.")]
 Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
@@ -33,6 +36,8 @@ def serve(
     from gateway.telemetry.logs import configure_logging
 
     configure_logging(settings.log)
+    if not settings.replicas:
+        logging.getLogger(__name__).warning(NO_REPLICA)
     run(settings)
 
 

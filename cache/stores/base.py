@@ -27,6 +27,9 @@ class Settings:
 
     page_bytes: int
     limits: Limits = field(default_factory=Limits)
+    streams: int = 6
+    """Reads, and writes, that are under way at once. Fewer than the lane has threads: a store that hangs then
+    leaves some of them, to say so to all others."""
     look_seconds: float = 1.0
     """The longest that a look-up may take. A hierarchy waits less; a late answer serves the next look-up."""
     io_seconds: float = 5.0
@@ -35,6 +38,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.page_bytes < 1:
             raise SettingsError(f"a store's pages must have at least one byte, not {self.page_bytes}")
+        if self.streams < 1:
+            raise SettingsError(f"a store needs at least one stream, not {self.streams}")
         if min(self.look_seconds, self.io_seconds) <= 0:
             raise SettingsError("a store's look_seconds and io_seconds must be positive")
 

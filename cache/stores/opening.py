@@ -7,15 +7,34 @@ imported when it is used, so that what it needs is asked for by those alone who 
 import importlib
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from cache.errors import SettingsError
 from cache.maintenance import Maintenance
 from cache.stores.address import Address, parse
 from cache.stores.base import Settings, SharedStore
 
-KINDS: Mapping[str, str] = MappingProxyType({})
-"""URL scheme → the package of its kind; no scheme: a path."""
+
+class Entry(NamedTuple):
+    """Where a kind's code lies."""
+
+    package: str
+    extra: str = ""
+    """What to install for it: `hpkv[extra]`."""
+
+
+_OBJECT = Entry("cache.stores.object", "object")
+
+KINDS: Mapping[str, Entry] = MappingProxyType(
+    {
+        "": Entry("cache.stores.posix"),
+        "s3": _OBJECT,
+        "gs": _OBJECT,
+        "az": _OBJECT,
+        "file": _OBJECT,
+    }
+)
+"""URL scheme → its kind; no scheme: a path."""
 
 
 class Kind(Protocol):
@@ -43,11 +62,16 @@ def open_maintenance(url: str) -> Maintenance:
 
 
 def _kind(address: Address) -> Kind:
-    try:
-        package = KINDS[address.scheme]
-    except KeyError:
+    entry = KINDS.get(address.scheme)
+    if entry is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted(KINDS) if scheme)
+        raise SettingsError(f"{address.scheme}:// names no kind of store: use a path or one of {known}")
+    try:
+        return cast(Kind, importlib.import_module(entry.package))
+    except ModuleNotFoundError as error:
+        if not entry.extra:
+            raise
         raise SettingsError(
-            f"{address.scheme}:// names no kind of store: use a path or one of {known}"
-        ) from None
-    return cast(Kind, importlib.import_module(package))
+            f"{address.scheme}:// stores need {error.name}, which isn't installed: "
+            f"pip install 'hpkv[{entry.extra}]'"
+        ) from error

@@ -11,8 +11,9 @@ import re
 import secrets
 from typing import NamedTuple
 
-from cache.errors import ForeignError, VersionError
+from cache.errors import FolderError, ForeignError, VersionError
 from cache.keys import FORMAT
+from cache.stores.shelf import DRAFT, NEW, Missing, Shelf
 
 NAME = "hpkv.json"
 """What the root's file or object is called."""
@@ -69,6 +70,40 @@ def parse(raw: bytes, kind: str, where: str) -> Root:
         f"{where} was written in format {version}, this is format {FORMAT}: "
         "use that version, or name another place"
     )
+
+
+def load(shelf: Shelf, kind: str) -> Root:
+    """The root of a store that must be there. Raises FolderError if it isn't, and what `parse` raises."""
+    try:
+        return parse(shelf.get(NAME).data, kind, shelf.where)
+    except Missing:
+        raise ForeignError(f"{shelf.where} has no {NAME}: it isn't a store, or isn't mounted") from None
+
+
+def claim(shelf: Shelf, kind: str) -> Root:
+    """The root of a store, which is made if nothing is there. Of many who make it at once, one does."""
+    try:
+        return parse(shelf.get(NAME).data, kind, shelf.where)
+    except Missing:
+        stranger = next((entry.name for entry in shelf.entries() if not DRAFT.fullmatch(entry.name)), NAME)
+        if stranger != NAME:
+            raise ForeignError(
+                f"{shelf.where} holds {stranger!r} and no {NAME}: it isn't a store. "
+                "Name an empty or a new place"
+            ) from None
+        shelf.put(NAME, Root.new(kind).dump(), NEW)
+        return load(shelf, kind)
+
+
+def clear(shelf: Shelf, kind: str) -> Root:
+    """Begin a new generation: everything in the store is void from now on."""
+    load(shelf, kind)
+    for _ in range(10):
+        blob = shelf.get(NAME)
+        cleared = parse(blob.data, kind, shelf.where).cleared()
+        if shelf.put(NAME, cleared.dump(), blob.version):
+            return cleared
+    raise FolderError(f"{shelf.where} is being cleared by others all the time: try again")
 
 
 def _digits(text: str) -> str:

@@ -23,15 +23,22 @@ class Entry(NamedTuple):
 
 
 class Recalled(NamedTuple):
-    """A page that a restart found."""
+    """Pages that a restart found, as columns in slot order."""
 
-    slot: int
-    namespace: Namespace
-    page: Page
-    used: int
-    """Logical time of its last use."""
-    sequence: int
+    slots: NDArray[np.int64]
+    namespaces: Sequence[Namespace]
+    keys: Sequence[bytes]
+    prefix_keys: NDArray[np.uint64]
+    end_tokens: NDArray[np.uint32]
+    tenants: NDArray[np.uint64]
+    used: NDArray[np.uint64]
+    """Logical time of the last use."""
+    sequences: NDArray[np.uint64]
     """Order in which the pages were written."""
+
+    def first(self, count: int) -> "Recalled":
+        """The first so many."""
+        return Recalled._make(column[:count] for column in self)
 
 
 class Book:
@@ -215,22 +222,32 @@ class Book:
         """The slots that were used once and are free now."""
         return self._free.copy()
 
-    def recall(self, entries: Iterable[Recalled]) -> None:
+    def recall(self, found: Iterable[Recalled]) -> None:
         """Take over what a restart found in the slots opened so far: pages where they lie, the rest free.
 
         Of two that claim the same name, the one written later is the page.
         """
         self._keys = [None] * self.opened
         written = np.zeros(self.opened, np.uint64)
-        for slot, namespace, page, used, sequence in entries:
-            (twin,) = self.find(namespace, [page.key])
-            if twin != ABSENT:
-                if written[twin] > sequence:
-                    continue
-                self.remove(twin)
-            written[slot] = sequence
-            self._assign(slot, namespace, page)
-            self.publish(slot, used)
+        for some in found:
+            written[some.slots] = some.sequences
+            self._prefix[some.slots] = some.prefix_keys
+            self._end[some.slots] = some.end_tokens
+            self._tenant[some.slots] = some.tenants
+            self._used[some.slots] = some.used
+            for slot, namespace, key in zip(some.slots.tolist(), some.namespaces, some.keys, strict=True):
+                pages = self._live.setdefault(namespace, {})
+                twin = pages.setdefault(key, slot)
+                if twin != slot and written[twin] < written[slot]:
+                    pages[key] = slot
+        for namespace, pages in self._live.items():
+            slots = np.fromiter(pages.values(), np.int64, len(pages))
+            self._space[slots] = self._space_id(namespace)
+            self._visible[slots] = self._evictable[slots] = True
+            self._count += len(slots)
+            self.eviction.recall(slots, self._end[slots], self._used[slots])
+            for key, slot in pages.items():
+                self._keys[slot] = key
         self._free = [slot for slot in range(self.opened - 1, -1, -1) if self._keys[slot] is None]
 
     def audit(self) -> None:

@@ -132,9 +132,9 @@ def _pip(total: int, detail: Detail) -> Callable[[str], None]:
 
     def heard(line: str) -> None:
         nonlocal collected
-        if line.startswith("Collecting "):
+        if line.startswith(("Collecting ", "Processing ")):  # the latter for files
             collected += 1
-            detail(f"{collected}/{total} {line.split()[1].partition('==')[0]}")
+            detail(f"{collected}/{total} {line.split()[1].rpartition('/')[2].partition('==')[0]}")
         elif line.startswith("Installing collected"):
             detail(f"unpacking {total} packages")
 

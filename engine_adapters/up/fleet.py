@@ -4,11 +4,13 @@ import os
 import string
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
+from engine_adapters import shared_memory
 from engine_adapters.vllm import cpu
 from engine_adapters.vllm import environment as vllm_environment
 
-from . import environments, gateway, http, machine, small_model, snippets
+from . import environments, gateway, http, machine, notices, small_model, snippets
 from .crew import Crew
 from .environments import Environment
 from .errors import ChildFailed
@@ -83,24 +85,38 @@ class Fleet:
         machine.require_port(options.port, "--port (PORT=)")
         if options.engines:
             model, *_ = [http.served_model(url) for url in options.engines]
-            upstreams = [Upstream(_name(i), url) for i, url in enumerate(options.engines)]
+            upstreams = self._found(options.engines)
         else:
             launches = self._launches(self._checked_model())
             model = launches[0].served_name
             self._start_replicas(launches)
             upstreams = [Upstream(it.name, it.url, it.events, it.replay) for it in launches]
         self._start_gateway(upstreams)
+        self._tell(upstreams)
         self._progress.say(
             f"\nThe gateway is at {self._url} (Ctrl-C, `make down` or `hpkv down` ends it).\n"
             f"\n{snippets.curl(self._url, model)}\n\n{snippets.sdk(self._url, model)}\n"
         )
+
+    def _found(self, engines: Sequence[str]) -> list[Upstream]:
+        found = [http.event_endpoints(url) for url in engines]
+        return [Upstream(_name(i), url, *found[i]) for i, url in enumerate(engines)]
+
+    def _tell(self, upstreams: Sequence[Upstream]) -> None:
+        lines = [] if self._options.engines else [notices.tiers(self._options.tiers)]
+        lines += notices.events(upstreams, self._config)
+        lines += notices.prompts(http.known_prefixes(f"{self._url}/readyz"))
+        for line in lines:
+            self._progress.say(line)
 
     def _checked_model(self) -> Model:
         options = self._options
         for port in options.engine_ports:
             machine.require_port(port, "--engine-port (ENGINE_PORT=)")
         model = find_model(options)
-        each = ENGINE_MEMORY + machine.GIB + model.weights
+        host = options.tiers.host or 0
+        shared_memory.require(options.replicas * host)
+        each = ENGINE_MEMORY + machine.GIB + model.weights + host
         machine.require_memory(options.replicas, each, machine.available_memory())
         return model
 
@@ -114,6 +130,7 @@ class Fleet:
                 port=port,
                 sockets=self._crew.sockets,
                 cores=cores[i],
+                tiers=self._options.tiers,
                 extra=self._options.engine_args,
             )
             for i, port in enumerate(self._options.engine_ports)
@@ -123,28 +140,28 @@ class Fleet:
         environment = self._prepare(self._options, self._progress)
         names = ", ".join(one.name for one in launches)
         with self._progress.step(f"{launches[0].served_name} on replicas {names}") as step:
-            ready = {}
+            ready: dict[Child, Callable[[], bool]] = {}
             for one in launches:
                 command = cpu.command(one, environment.script("vllm"), os.environ)
                 child = self._start(one.name, command, cpu.environment(one, os.environ))
-                ready[child] = f"{one.url}/health"
+                ready[child] = partial(http.answers, f"{one.url}/health")
             self._await(ready, step.detail)
 
     def _start_gateway(self, upstreams: Sequence[Upstream]) -> None:
         with self._progress.step(GATEWAY) as step:
             gateway.write_config(self._config, self._options.port, upstreams)
             child = self._start(GATEWAY, gateway.command(self._config), os.environ)
-            self._await({child: f"{self._url}/readyz"}, step.detail)
+            self._await({child: partial(http.is_settled, f"{self._url}/readyz")}, step.detail)
 
     def _start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
         with self._interrupts.held():
             return self._crew.start(name, command, environment)
 
-    def _await(self, ready: Mapping[Child, str], detail: environments.Detail) -> None:
-        """Return once each child's URL is answered with success."""
+    def _await(self, ready: Mapping[Child, Callable[[], bool]], detail: environments.Detail) -> None:
+        """Return once each child is ready."""
         deadline = time.monotonic() + self._options.start_timeout
         waiting = list(ready)
-        while waiting := [child for child in waiting if not http.answers(ready[child])]:
+        while waiting := [child for child in waiting if not ready[child]()]:
             detail(f"waiting for {', '.join(child.name for child in waiting)}")
             for child in ready:
                 if not child.running:

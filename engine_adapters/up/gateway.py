@@ -11,7 +11,7 @@ import yaml
 
 @dataclass(frozen=True)
 class Upstream:
-    """A replica as the gateway is told of it; one that was started elsewhere has no known event endpoints."""
+    """A replica as the gateway is told of it; empty event endpoints are not known."""
 
     name: str
     url: str
@@ -30,9 +30,8 @@ def write_config(file: Path, port: int, upstreams: Sequence[Upstream]) -> None:
 
 def _entry(upstream: Upstream) -> dict[str, Any]:
     entry = {"name": upstream.name, "url": upstream.url, "engine": "vllm"}
-    if upstream.events:
-        entry |= {"events": upstream.events, "replay": upstream.replay}
-    return entry
+    endpoints = {"events": upstream.events, "replay": upstream.replay}
+    return entry | {key: endpoint for key, endpoint in endpoints.items() if endpoint}
 
 
 def command(config: Path) -> list[str]:

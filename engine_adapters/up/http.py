@@ -1,8 +1,15 @@
 """The few questions that a starting fleet asks over HTTP, with the standard library alone."""
 
 import json
+import re
 import urllib.error
+import urllib.parse
 import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
 
 from .errors import EngineUnreachable
 
@@ -30,3 +37,68 @@ def served_model(url: str) -> str:
             f"{url} doesn't list its models as an OpenAI-compatible engine does ({error}); "
             "start it, or correct --engines"
         ) from error
+
+
+class Prefixes(msgspec.Struct, frozen=True):
+    """How far the gateway knows one model's prompts, as its `/readyz` tells it."""
+
+    name: str
+    prefixes: str
+    settled: bool
+
+
+class _Readiness(msgspec.Struct, frozen=True):
+    models: tuple[Prefixes, ...]
+
+
+def known_prefixes(url: str) -> Sequence[Prefixes]:
+    """Ask the gateway's `/readyz`; nothing while it isn't ready."""
+    try:
+        with _opener.open(url, timeout=TIMEOUT) as response:
+            return msgspec.json.decode(response.read(), type=_Readiness).models
+    except OSError:
+        return ()
+
+
+def is_settled(url: str) -> bool:
+    """Whether the gateway is ready and has found out how far it knows prompts."""
+    models = known_prefixes(url)
+    return bool(models) and all(model.settled for model in models)
+
+
+class EventSource(msgspec.Struct, frozen=True):
+    """Where a vLLM publishes KV events, as its `/kv_event_sources` tells it."""
+
+    enable_kv_cache_events: bool
+    publisher: str
+    endpoint: str
+    replay_endpoint: str | None
+
+
+class Endpoints(NamedTuple):
+    """Where the gateway finds a replica's KV events; empty where there are none for it."""
+
+    events: str = ""
+    replay: str = ""
+
+
+def event_endpoints(url: str) -> Endpoints:
+    """Ask the engine at `url` for its event endpoints, as seen from here; none if it doesn't say."""
+    try:
+        with _opener.open(f"{url.rstrip('/')}/kv_event_sources", timeout=TIMEOUT) as response:
+            sources = msgspec.json.decode(response.read(), type=dict[int, EventSource])
+    except (OSError, msgspec.MsgspecError):
+        return Endpoints()
+    host = urllib.parse.urlsplit(url).netloc.rpartition("@")[2]
+    host = re.sub(r":\d+$", "", host)
+    if len(sources) != 1 or not (source := sources[min(sources)]).enable_kv_cache_events:
+        return Endpoints()  # several ranks need a setting that we can't know
+    events, replay = _seen(source.endpoint, host), _seen(source.replay_endpoint or "", host)
+    return Endpoints(events, replay) if events else Endpoints()
+
+
+def _seen(endpoint: str, host: str) -> str:
+    """An endpoint that an engine binds, as one to connect to; empty if that can't be."""
+    if endpoint.startswith("ipc://"):
+        return endpoint if Path(endpoint.removeprefix("ipc://")).is_socket() else ""
+    return endpoint.replace("*", host) if endpoint.startswith("tcp://*:") else ""

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import small_model
+from engine_adapters.settings import Tiers
+
+from . import hub, small_model
 from .errors import ModelUnusable, UpError
 
 MOST_REPLICAS = 26
@@ -20,6 +22,7 @@ class Options:
 
     `home` keeps environments and models; `state` is this fleet's own folder. An empty `model` stands for the
     small one. With `engines` (URLs) nothing but the gateway is started. `engine_port` is the first replica's.
+    `tiers` are each replica's own, but for the folders, which they share.
     """
 
     home: Path
@@ -29,6 +32,7 @@ class Options:
     port: int = 8000
     engine_port: int = 8101
     replicas: int = 2
+    tiers: Tiers = field(default_factory=Tiers)
     engine_args: tuple[str, ...] = ()
     start_timeout: float = 600.0
 
@@ -65,6 +69,7 @@ def find_model(options: Options) -> Model:
     if folder.is_dir():
         return _in_folder(folder.resolve())
     if re.fullmatch(r"[\w.-]+/[\w.-]+", options.model):
+        hub.require(options.model)
         return Model(options.model, options.model, 0)
     raise ModelUnusable(f"--model {options.model}: no such folder, and not a hub's name (OWNER/NAME) either")
 

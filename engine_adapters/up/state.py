@@ -72,7 +72,10 @@ class Folder:
             except BlockingIOError:
                 where = "".join(f" at {state.url}" for state in self.recorded())
                 raise AlreadyRunning(
-                    f"hpkv up runs already{where}; end it with `hpkv down` (`make down`)"
+                    f"hpkv up runs already{where}; end it with `hpkv down` (`make down`), or give this one a "
+                    "state folder and ports of its own: --state FOLDER --port PORT --engine-port PORT "
+                    "(make up HPKV_UP_STATE=FOLDER PORT=PORT ENGINE_PORT=PORT; its `make down` needs that "
+                    "HPKV_UP_STATE too)"
                 ) from None
             for state in self.recorded():
                 if left := sum(len(child.members()) for child in state.children):

@@ -48,7 +48,12 @@ def health_router(fleet: Fleet, knowledge: Knowledge, drain: Drain, metrics: Gat
 def _models(knowledge: Knowledge) -> list[dict[str, Any]]:
     """What is known of each model's prompts. A model that isn't well known is served all the same."""
     return [
-        {"name": model.name, "prefixes": model.verdict(), "warnings": list(_warnings(model))}
+        {
+            "name": model.name,
+            "prefixes": model.verdict(),
+            "settled": model.settled,
+            "warnings": list(_warnings(model)),
+        }
         for model in knowledge
     ]
 

@@ -88,6 +88,11 @@ class ModelKnowledge:
             return next(iter(verdicts.values()))
         return ", ".join(f"{kind}: {verdict}" for kind, verdict in verdicts.items())
 
+    @property
+    def settled(self) -> bool:
+        """Whether all tokenizers have been loaded and compared, or have failed to be."""
+        return all(reading.settled for reading in self._readings.values())
+
     async def prompt(self, path: str, body: Mapping[str, Any], lora: str | None, length: int) -> Prompt:
         """What is known of a request's prompt.
 

@@ -49,6 +49,11 @@ class Reading:
         if self.tokenizer is not None:
             self._task = asyncio.create_task(self._compare(self.tokenizer), name=f"parity {self._model}")
 
+    @property
+    def settled(self) -> bool:
+        """Whether the tokenizer has been loaded and compared, or has failed to be."""
+        return self._task is not None and self._task.done()
+
     def verdict(self) -> str:
         """How far prompts are known, for operators: "agrees" is well; else why routing does without."""
         return self.trouble if self.tokenizer is None else str(self.tokenizer.parity.verdict)

@@ -1,5 +1,7 @@
 """`hpkv cache` on folders: at rest, in use, damaged, not ours."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ from cache.keys import Base
 from cache.testing import BASE, PAGE_BYTES, SPACE, content, key, page
 from cache.tiers.base import Write
 from cache.tiers.ssd import Limits, Ssd
+from cache.tiers.ssd.folder import physical
 from cache.tiers.ssd.records import slot_bytes
+from tests.cache.mounts import mounted
 
 SLOT = slot_bytes(PAGE_BYTES)
 OTHER = Base(weights="f", kv_dtype="b", kv_layout="l", attention_backend="a", page_tokens=16, engine="test")
@@ -21,8 +25,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def filled(folder: Path, start: int, stop: int, tenant: int = 0, base: Base = BASE) -> Ssd:
-    store = Ssd(folder, base.fingerprint, PAGE_BYTES, Limits(cap=4 << 20, free_floor=0))
+def filled(
+    folder: Path, start: int, stop: int, tenant: int = 0, base: Base = BASE, cap: int = 4 << 20
+) -> Ssd:
+    store = Ssd(folder, base.fingerprint, PAGE_BYTES, Limits(cap=cap, free_floor=0))
     writes = [Write(page(n, tenant), [content(n)], n + 1) for n in range(start, stop)]
     store.write(base.namespace(), writes)
     return store
@@ -69,14 +75,61 @@ def test_verify_names_damaged_pages_and_changes_nothing(folder: Path) -> None:
     result = run("verify", folder)
     assert result.exit_code == 1
     assert f"{key(2).hex()}: payload damaged" in result.output
-    assert result.output.count("damaged") == 2
+    assert "1 of 4 pages are damaged" in result.output
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_looking_works_on_what_can_not_be_written(folder: Path, tmp_path: Path) -> None:
+    filled(folder, 0, 4).close()
+    with mounted(tmp_path / "m", "--bind", folder) as mount:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(mount)], check=True)
+        assert "at rest" in run("stat", mount).output
+        assert len(run("ls", mount).stdout.splitlines()) == 4
+        assert run("verify", mount).output == "all 4 pages are whole\n"
+        for command in (["gc"], ["gc", "--max-bytes", "0"], ["clear", "--yes"]):
+            refused = run(command[0], mount, *command[1:])
+            assert (refused.exit_code, "mount it writable" in refused.output) == (2, True)
+    assert run("verify", folder).output == "all 4 pages are whole\n"
+
+
+def test_a_folder_of_somebody_else(folder: Path, tmp_path: Path) -> None:
+    filled(folder, 0, 1).close()
+    for path in (folder, folder / "00"):
+        path.chmod(0o755)
+    code = (
+        "import os, typer._adapters, typer.rich_utils, rich.progress, rich.table\n"
+        "from typer.testing import CliRunner; from cache.commands import app\n"
+        "def run(): return CliRunner().invoke(app, ['cache', 'verify', '.']).output\n"
+        "run()\n"
+        "if os.geteuid() == 0: os.setresuid(65534, 65534, 65534)\n"
+        "print(run())"
+    )
+    for path in (folder / "lock", folder / "00" / "lock", folder / "00" / "table"):
+        path.chmod(0)
+    said = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+    ).stdout
+    assert "Permission denied: give this user read and write access (lock)" in said
+    assert "Traceback" not in said
+
+
+def test_a_part_that_nobody_can_read_is_named_and_collected(folder: Path) -> None:
+    for lost in (lambda part: (part / "table").write_text("junk"), lambda part: (part / "pages").unlink()):
+        filled(folder, 0, 4).close()
+        lost(folder / "00")
+        assert "unusable" in run("stat", folder).output
+        result = run("verify", folder)
+        assert (result.exit_code, "part 00 has" in result.output) == (0, True)
+        assert "there are no pages" in result.output
+        assert run("ls", folder).output == ""
+        assert run("gc", folder).output.endswith("0 B are\n")
+        assert "empty" in run("stat", folder).output
 
 
 def test_verify_works_beside_a_living_process(folder: Path) -> None:
     store = filled(folder, 0, 4)
     result = run("verify", folder)
-    assert (result.exit_code, "all pages are whole" in result.output) == (0, True)
+    assert (result.exit_code, "all 4 pages are whole" in result.output) == (0, True)
     store.close()
 
 
@@ -93,10 +146,24 @@ def test_gc_trims_to_a_size_oldest_use_first(folder: Path) -> None:
     again.close()
 
 
+def test_gc_gives_back_idle_space_before_pages(folder: Path) -> None:
+    filled(folder, 0, 5, cap=64 << 20).close()
+    assert physical(folder / "00") > 20 * SLOT
+    assert run("gc", folder, "--max-bytes", str(8 * SLOT)).output.startswith("0 pages removed")
+    assert physical(folder / "00") <= 8 * SLOT
+    assert run("verify", folder).output == "all 5 pages are whole\n"
+    again = filled(folder, 5, 30)
+    assert again.find(SPACE, [key(n) for n in range(30)]) == [True] * 30
+    again.audit()
+    again.close()
+    assert run("verify", folder).output == "all 30 pages are whole\n"
+    assert run("gc", folder, "--max-bytes", "0").output.endswith("0 B are\n")
+
+
 def test_gc_by_age(folder: Path) -> None:
     filled(folder, 0, 5).close()
-    assert run("gc", folder, "--older-than", "1").stdout == "0 bytes removed\n"
-    assert run("gc", folder, "--older-than", "-1").stdout == f"{5 * SLOT} bytes removed\n"
+    assert run("gc", folder, "--older-than", "1").stdout.startswith("0 pages removed")
+    assert run("gc", folder, "--older-than", "0").stdout.startswith("5 pages removed")
     assert run("ls", folder).stdout == ""
 
 
@@ -104,7 +171,7 @@ def test_gc_leaves_living_processes_alone_and_says_so(folder: Path) -> None:
     store = filled(folder, 0, 5)
     result = run("gc", folder, "--max-bytes", "0")
     assert result.exit_code == 2
-    assert "written by living processes" in result.output
+    assert "living processes write the rest" in result.output
     assert store.find(SPACE, [key(n) for n in range(5)]) == [True] * 5
     store.close()
 
@@ -145,8 +212,9 @@ def test_what_is_not_ours_is_refused_and_kept(tmp_path: Path, command: str) -> N
     extra = ["--yes"] if command == "clear" else []
     for target, says in (
         (tmp_path, "isn't a cache folder"),
-        (tmp_path / "no", "isn't a folder"),
-        ("s3://b", "only folders"),
+        (tmp_path / "no", "doesn't exist"),
+        (tmp_path / "pages", "isn't a folder"),
+        ("ftp://b", "names no kind of store"),
     ):
         result = run(command, target, *extra)
         assert result.exit_code == 2
@@ -168,6 +236,20 @@ def test_files_that_are_not_ours_inside_a_cache_folder_are_kept(folder: Path) ->
     assert (folder / "77" / "pages").read_text() == "hardly ours"
 
 
-def test_a_bad_tenant_tag(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ls", "--tenant", "zebra"),
+        ("clear", "--yes", "--tenant", "-1"),
+        ("ls", "--tenant", "1" * 17),
+        ("ls", "--limit", "-1"),
+        ("gc", "--max-bytes", "-1"),
+        ("gc", "--older-than", "soon"),
+    ],
+)
+def test_impossible_options_are_refused(folder: Path, arguments: tuple[str, ...]) -> None:
     filled(folder, 0, 1).close()
-    assert "hexadecimal" in run("ls", folder, "--tenant", "zebra").output
+    result = run(arguments[0], folder, *arguments[1:])
+    assert (result.exit_code, "Traceback" in result.output) == (2, False)
+    assert "Invalid value" in result.output
+    assert len(run("ls", folder).stdout.splitlines()) == 1

@@ -57,6 +57,16 @@ def test_very_long_prompts_are_ordered_by_use_alone() -> None:
 
 
 @given(
+    st.lists(st.tuples(st.integers(0, 2**40 - 1), st.integers(0, 2**32 - 1)), min_size=1, max_size=CAPACITY)
+)
+def test_what_a_restart_recalls_is_ordered_as_what_entered(ranks: list[tuple[int, int]]) -> None:
+    used, ends = (np.array(column, np.uint64) for column in zip(*ranks, strict=True))
+    recalled = Lru(CAPACITY)
+    recalled.recall(np.arange(len(ranks)), ends.astype(np.uint32), used)
+    assert recalled._rank.tolist() == filled(ranks)._rank.tolist()
+
+
+@given(
     st.lists(st.tuples(st.integers(1, 20), st.integers(1, 50)), min_size=1, max_size=CAPACITY),
     st.lists(st.tuples(st.integers(0, CAPACITY - 1), st.booleans()), max_size=30),
 )

@@ -1,6 +1,8 @@
 """compose.yaml and what it mounts, without starting containers."""
 
 import json
+import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,11 +10,16 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from engine_adapters.commands import app
+from engine_adapters.sizes import parse_size
 from gateway.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
-ENGINES = {"vllm-a": 8000, "vllm-b": 8000, "sglang-a": 30000, "sglang-b": 30000}
+VLLM_IMAGE = ROOT / "deploy/vllm.Dockerfile"
+GIB = 1 << 30
+ENGINES = {"vllm-a": 8000, "vllm-b": 8000}
 
 
 def docker_compose(*arguments: str) -> str:
@@ -27,7 +34,7 @@ def docker_compose(*arguments: str) -> str:
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
     """The whole file as docker-compose understands it."""
-    resolved: dict[str, Any] = yaml.safe_load(docker_compose("--profile", "sglang", "config"))
+    resolved: dict[str, Any] = yaml.safe_load(docker_compose("config"))
     return resolved
 
 
@@ -35,24 +42,46 @@ def test_it_is_valid() -> None:
     docker_compose("config", "-q")
 
 
-def test_services_and_profiles(compose: dict[str, Any]) -> None:
-    of = {name: service.get("profiles") for name, service in compose["services"].items()}
-    assert {name for name, profiles in of.items() if profiles is None} == {
-        "gateway",
-        "vllm-a",
-        "vllm-b",
-        "prometheus",
-    }
-    assert of["sglang-a"] == of["sglang-b"] == ["sglang"]
+def test_services(compose: dict[str, Any]) -> None:
+    assert compose["services"].keys() == {"gateway", "prometheus", *ENGINES}
+
+
+def launched(service: dict[str, Any]) -> dict[str, Any]:
+    """vLLM's JSON flags, as the image's entrypoint makes them of the service's command."""
+    entrypoint = json.loads(VLLM_IMAGE.read_text().rpartition("ENTRYPOINT ")[2])
+    assert entrypoint[:2] == ["hpkv", "launch"]
+    shown = CliRunner().invoke(app, [*entrypoint[1:], "--env=ENV", "--print", *service["command"]])
+    assert shown.exit_code == 0, shown.output
+    flags = dict(flag.partition("=")[::2] for flag in shlex.split(shown.stdout))
+    return {name: json.loads(value) for name, value in flags.items() if value.startswith("{")}
+
+
+@pytest.fixture(autouse=True)
+def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder ENV that looks like vLLM's environment."""
+    monkeypatch.chdir(tmp_path)
+    executable = tmp_path / "ENV/bin/vllm"
+    executable.parent.mkdir(parents=True)
+    executable.touch()
 
 
 def test_engines_bind_their_event_sockets(compose: dict[str, Any]) -> None:
     for name in ENGINES:
-        flag = next(arg for arg in compose["services"][name]["command"] if "--kv-events-config=" in arg)
-        events = json.loads(flag.partition("=")[2])
+        events = launched(compose["services"][name])["--kv-events-config"]
         # Without the `*` an engine connects instead, and a gateway that connects too hears nothing.
         assert events["endpoint"] == "tcp://*:5557"
         assert events["replay_endpoint"] == "tcp://*:5558"
+
+
+def test_the_tiers_fit_into_what_the_container_has(compose: dict[str, Any]) -> None:
+    for name in ENGINES:
+        service = compose["services"][name]
+        extra = launched(service)["--kv-transfer-config"]["kv_connector_extra_config"]
+        gib, unit = service["shm_size"][:-2], service["shm_size"][-2:]
+        assert unit == "gb", "Docker's gb are GiB"
+        assert parse_size(extra["host"]) + GIB <= int(gib) * GIB
+        assert "ipc" not in service, "the host's /dev/shm would take the place of shm_size"
+        assert extra["ssd"]["path"] in [mount.split(":")[1] for mount in service["volumes"]]
 
 
 def test_engines_publish_no_port_and_share_no_gpu(compose: dict[str, Any]) -> None:
@@ -63,7 +92,7 @@ def test_engines_publish_no_port_and_share_no_gpu(compose: dict[str, Any]) -> No
         assert list(service["networks"]) == ["engines"]
         (device,) = service["deploy"]["resources"]["reservations"]["devices"]
         devices += device["device_ids"]
-    assert sorted(devices) == ["0", "1", "2", "3"]
+    assert sorted(devices) == ["0", "1"]
 
 
 def test_the_gateway_accepts_its_settings(
@@ -91,14 +120,25 @@ def test_prometheus_scrapes_every_service(compose: dict[str, Any]) -> None:
     assert {target.split(":")[0] for target in targets} <= set(compose["services"])
 
 
-def test_the_gateways_image_is_made_from_files_that_exist() -> None:
-    dockerfile = (ROOT / "deploy/gateway.Dockerfile").read_text()
+@pytest.mark.parametrize("name", ["gateway", "vllm"])
+def test_images_are_made_from_files_that_exist(name: str) -> None:
+    dockerfile = (ROOT / f"deploy/{name}.Dockerfile").read_text()
     copies = [line.split()[1:-1] for line in dockerfile.splitlines() if line.startswith("COPY ")]
     sources = [source for copy in copies if not copy[0].startswith("--from") for source in copy]
-    allowed = (ROOT / "deploy/gateway.Dockerfile.dockerignore").read_text().splitlines()
+    allowed = (ROOT / f"deploy/{name}.Dockerfile.dockerignore").read_text().splitlines()
     kept = [line[1:] for line in allowed if line.startswith("!")]
     assert sources
     for source in sources:
         assert (ROOT / source).exists()
         assert any(source == name or source.startswith(f"{name}/") for name in kept)
-    assert "USER hpkv" in dockerfile
+
+
+def test_the_gateway_runs_as_nobody_special() -> None:
+    assert "USER hpkv" in (ROOT / "deploy/gateway.Dockerfile").read_text()
+
+
+def test_the_engines_image_has_what_our_code_needs_there() -> None:
+    locked = (ROOT / "deploy/requirements/dev.txt").read_text()
+    pins = re.findall(r"\S+==\S+", VLLM_IMAGE.read_text())
+    assert {pin.partition("==")[0] for pin in pins} == {"xxhash", "obstore"}
+    assert all(f"\n{pin} " in locked for pin in pins)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.commands import app
+from gateway.commands import NO_REPLICA, app
 
 run = CliRunner().invoke
 
@@ -33,3 +33,13 @@ def test_flags_name_replicas() -> None:
     result = run(app, ["check-config", "--replica", "http://a:1", "--replica", "http://b:2"])
     assert "name: a:1" in result.output
     assert "name: b:2" in result.output
+
+
+@pytest.mark.parametrize(("flags", "warnings"), [([], 1), (["--replica", "http://gpu1:8000"], 0)])
+def test_a_gateway_without_replicas_says_so(
+    flags: list[str], warnings: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("gateway.server.serve", lambda settings: None)
+    monkeypatch.setattr("gateway.telemetry.logs.configure_logging", lambda settings: None)
+    assert run(app, ["serve", *flags]).exit_code == 0
+    assert [record.message for record in caplog.records].count(NO_REPLICA) == warnings

@@ -266,11 +266,12 @@ async def test_a_tokenizer_that_cannot_be_loaded_is_named(folder: Path) -> None:
         flags = {**FAST, "replicas": [engine.url], "models": {"fake": {"tokenizer": "/nowhere"}}}
         async with running(flags) as served:
             (model,) = served.gateway.knowledge
-            await until(lambda: "being loaded" not in model.verdict(), 20)
+            await until(lambda: model.settled, 20)
             answer = await served.client.post("/v1/chat/completions", json=chat(max_tokens=2))
             assert answer.status_code == 200
             ready = (await served.client.get("/readyz")).json()
             assert "/nowhere" in ready["models"][0]["prefixes"]
+            assert ready["models"][0]["settled"] is True
             page = (await served.client.get("/metrics")).text
     assert 'hpkv_tokenization_unknown_prompts_total{model="fake",reason="no_tokenizer"} 1.0' in page
 

@@ -12,7 +12,6 @@ other bases are left to their next owner until the cap is reached: then they are
 """
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -23,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cache.errors import BusyError, FolderError, ForeignError, SettingsError, VersionError
+from cache.errors import BusyError, FolderError, ForeignError, SettingsError, VersionError, refusal
 from cache.keys import FORMAT
 from cache.tiers.ssd.device import Device
 from cache.tiers.ssd.table import Owner, Table
@@ -88,7 +87,7 @@ class Folder:
         """Open an existing folder; changes nothing."""
         with _explained(path):
             if not path.is_dir():
-                raise FolderError(f"{path} isn't a folder")
+                raise FolderError(f"{path} isn't a folder" if path.exists() else f"{path} doesn't exist")
             if not (path / MARK).exists():
                 raise ForeignError(f"{path} has no {MARK}: it isn't a cache folder")
             return cls(path, read_mark(path))
@@ -100,6 +99,18 @@ class Folder:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
+        finally:
+            os.close(fd)
+
+    def living(self) -> set[Path]:
+        """The sub-folders that processes have now; changes nothing.
+
+        Looking locks for a moment: nobody may look for a free sub-folder just then.
+        """
+        fd = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            return {path for path in self.seats() if not is_free(path)}
         finally:
             os.close(fd)
 
@@ -247,12 +258,15 @@ def _write_mark(path: Path, generation: int) -> None:
 
 
 def is_free(seat: Path) -> bool:
-    """Whether no process has a sub-folder."""
-    taken = try_seat(seat)
-    if taken is None:
+    """Whether no process has a sub-folder. Call with the folder locked."""
+    fd = os.open(seat / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
         return False
-    taken.release()
-    return True
+    finally:
+        os.close(fd)
 
 
 def _last_used(seat: Path) -> float:
@@ -265,13 +279,8 @@ def _fresh(seat: Path) -> bool:
 
 @contextlib.contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Say what to do about the usual refusals of a file system."""
+    """Say what to do about a file system's refusals."""
     try:
         yield
-    except PermissionError as error:
-        raise FolderError(
-            f"{path}: {error.strerror} ({error.filename}): give this user read and write access"
-        ) from error
     except OSError as error:
-        remedy = ": mount it writable" if error.errno == errno.EROFS else ""
-        raise FolderError(f"{path} can't be used: {error.strerror or error}{remedy}") from error
+        raise refusal(path, error) from error

@@ -10,7 +10,7 @@ from cache.maintenance import Checked, Maintenance, Part, Stored
 from cache.memory import allocate
 from cache.record import HEADER_BYTES, Header, Verdict, parse
 from cache.tiers.ssd.device import Device
-from cache.tiers.ssd.folder import Folder, empty, is_free, owner_of, physical, try_seat
+from cache.tiers.ssd.folder import Folder, empty, owner_of, physical, try_seat
 from cache.tiers.ssd.records import Records, slot_bytes
 from cache.tiers.ssd.table import Owner, Row, Table
 
@@ -32,9 +32,18 @@ class _Shelf(NamedTuple):
 
     def remove(self, row: Row) -> None:
         """Clear the entry, then give the disk space back."""
-        size = slot_bytes(self.owner.page_bytes)
         self.table.clear(row.slot)
-        self.pages.punch(row.slot * size, size)
+        self._punch(row.slot)
+
+    def compact(self) -> None:
+        """Give back the disk space of slots in which nothing lies."""
+        slots = self.pages.size() // slot_bytes(self.owner.page_bytes)
+        for slot in set(range(slots)).difference(row.slot for row in self.table.rows()):
+            self._punch(slot)
+
+    def _punch(self, slot: int) -> None:
+        size = slot_bytes(self.owner.page_bytes)
+        self.pages.punch(slot * size, size)
 
 
 class SsdMaintenance(Maintenance):
@@ -45,7 +54,8 @@ class SsdMaintenance(Maintenance):
 
     def parts(self) -> list[Part]:
         """The sub-folders."""
-        return [self._part(path) for path in self._folder.seats()]
+        living = self._folder.living()
+        return [self._part(path, path in living) for path in self._folder.seats()]
 
     def pages(self) -> Iterator[Stored]:  # noqa: D102
         for shelf in self._shelves(writable=False):
@@ -76,7 +86,7 @@ class SsdMaintenance(Maintenance):
                 self._folder.bump()
             self._empty_unusable()
             return count
-        busy = [path.name for path in self._folder.seats() if not is_free(path)]
+        busy = sorted(path.name for path in self._folder.living())
         if busy:
             raise BusyError(
                 f"sub-folders {', '.join(busy)} are written by living processes: "
@@ -84,9 +94,15 @@ class SsdMaintenance(Maintenance):
             )
         return sum(1 for _ in self._remove(lambda shelf, row: row.page.tenant == tenant))
 
-    def _part(self, path: Path) -> Part:
-        owner, in_use = owner_of(path), not is_free(path)
-        if owner is None or owner.generation != self._folder.generation:
+    def _owner(self, path: Path) -> Owner | None:
+        """Whose pages lie in a sub-folder; None when nobody could read any."""
+        owner = owner_of(path)
+        usable = owner is not None and owner.generation == self._folder.generation
+        return owner if usable and (path / "pages").is_file() else None
+
+    def _part(self, path: Path, in_use: bool) -> Part:
+        owner = self._owner(path)
+        if owner is None:
             return Part(path.name, b"", 0, 0, physical(path), in_use)
         table = Table(Device(path / "table", writable=False))
         count = sum(1 for _ in _newest(table))
@@ -97,19 +113,23 @@ class SsdMaintenance(Maintenance):
         """The sub-folders with pages that can be used: all, or those that can be locked."""
         for path in self._folder.seats():
             seat = try_seat(path) if writable else None
-            owner = owner_of(path)
-            if owner is None or owner.generation != self._folder.generation or (writable and seat is None):
-                if seat is not None:
-                    seat.release()
+            if writable and seat is None:
                 continue
-            table = Table(Device(path / "table", writable=writable))
-            shelf = _Shelf(path, owner, table, Device(path / "pages", direct=True, writable=writable))
             try:
-                yield shelf
+                owner = self._owner(path)
+                if owner is not None:
+                    yield from self._opened(path, owner, writable)
             finally:
-                shelf.close()
                 if seat is not None:
                     seat.release()
+
+    def _opened(self, path: Path, owner: Owner, writable: bool) -> Iterator[_Shelf]:
+        table = Table(Device(path / "table", writable=writable))
+        shelf = _Shelf(path, owner, table, Device(path / "pages", direct=True, writable=writable))
+        try:
+            yield shelf
+        finally:
+            shelf.close()
 
     def _verify(self, shelf: _Shelf, records: Records, row: Row, into: memoryview) -> Verdict | None:
         """Check a page; None if it was replaced meanwhile."""
@@ -127,30 +147,31 @@ class SsdMaintenance(Maintenance):
                     yield shelf.stored(row)
 
     def _trim(self, most_bytes: int) -> Iterator[Stored]:
-        """Remove the least recently used pages at rest, until the folder is small enough."""
+        """Give back idle slots, then remove pages at rest, least recently used first, down to a size."""
         for shelf in self._shelves(writable=True):
             used = _used(shelf)
+            if self._folder.physical() > most_bytes:
+                shelf.compact()
             for row in sorted(shelf.table.rows(), key=lambda row: (used(row), -row.page.end_token)):
                 if self._folder.physical() <= most_bytes:
                     return
                 shelf.remove(row)
                 yield shelf.stored(row)
+            empty(shelf.path)
         if self._folder.physical() > most_bytes:
             raise FolderError(
-                f"{self._folder.path} still takes {self._folder.physical()} bytes: "
-                "the rest is overhead, or written by living processes; give those a smaller cap"
+                f"{self._folder.path} still takes {self._folder.physical()} bytes: living processes write "
+                "the rest; stop them, or give them a smaller cap"
             )
 
     def _empty_unusable(self) -> None:
         """Give up sub-folders whose pages nobody could read any more."""
         with self._folder.locked():
             for path in self._folder.seats():
-                owner = owner_of(path)
-                if owner is None or owner.generation != self._folder.generation:
-                    seat = try_seat(path)
-                    if seat is not None:
-                        empty(path)
-                        seat.release()
+                seat = try_seat(path) if self._owner(path) is None else None
+                if seat is not None:
+                    empty(path)
+                    seat.release()
 
 
 def _newest(table: Table) -> Iterator[Row]:
@@ -165,7 +186,8 @@ def _newest(table: Table) -> Iterator[Row]:
 
 def _used(shelf: _Shelf) -> Callable[[Row], int]:
     """When a row's page was used last, as its last owner remembered it."""
-    raw = (shelf.path / "used").read_bytes()
+    path = shelf.path / "used"
+    raw = path.read_bytes() if path.is_file() else b""
     kept = memoryview(raw[: len(raw) // 8 * 8]).cast("Q")
     return lambda row: max(row.used, kept[row.slot] if row.slot < len(kept) else 0)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.errors import FolderError, SettingsError
+from cache.errors import FolderError, SettingsError, refusal
 from cache.eviction import Eviction, Lru
 from cache.keys import KEY_BYTES, Namespace
 from cache.memory import BLOCK, total
@@ -80,7 +80,7 @@ class Ssd(Store):
             self._recover(owner)
         except OSError as error:
             self._seat.release()
-            raise FolderError(f"{path} can't be used: {error.strerror or error}") from error
+            raise refusal(path, error) from error
         self._limits = limits
         self._page_bytes = page_bytes
         self._lock = threading.Lock()
@@ -380,11 +380,10 @@ class Ssd(Store):
         self._book.retire(space.count_holes(self._book.free_slots()))
 
     def _found(self, used: NDArray[np.uint64]) -> Iterator[Recalled]:
-        for row in self._files.table.rows():
-            self._sequence = max(self._sequence, row.sequence)
-            if row.slot < self._space.slots:
-                last = max(row.used, int(used[row.slot]))
-                yield Recalled(row.slot, row.namespace, row.page, last, row.sequence)
+        for found in self._files.table.columns():
+            self._sequence = max(self._sequence, int(found.sequences.max(initial=0)))
+            found = found.first(int(np.searchsorted(found.slots, self._space.slots)))
+            yield found._replace(used=np.maximum(found.used, used[found.slots]))
 
     def _drop(self, slots: Sequence[int]) -> None:
         """Remove pages from the book and say so; call with the lock held."""

@@ -24,18 +24,34 @@ from typing import NamedTuple
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from cache.keys import FORMAT, KEY_BYTES, Namespace, Page
 from cache.memory import BLOCK
+from cache.tiers.slots import Recalled
 from cache.tiers.ssd.device import Device
 
 ENTRY_BYTES = 128
 _MAGIC = b"HPKVTABL"
 _OWNER = struct.Struct("<8sHxxIQ16sQ")
 _FIELDS = struct.Struct(f"<QQQIHxx16s{KEY_BYTES}sQ")
+_ENTRY = np.dtype(
+    [
+        ("sequence", "<u8"),
+        ("prefix_key", "<u8"),
+        ("tenant", "<u8"),
+        ("end_token", "<u4"),
+        ("key_length", "<u2"),
+        ("zeros", "<u2"),
+        ("namespace", "V16"),
+        ("key", f"V{KEY_BYTES}"),
+        ("used", "<u8"),
+        ("hash", "<u8"),
+    ]
+)
+"""The same as columns, to read many."""
 _HASH = struct.Struct("<Q")
 _CLEAR = bytes(ENTRY_BYTES)
+_HASHED = ENTRY_BYTES - _HASH.size
 _CHUNK = 1 << 14
 
 
@@ -110,17 +126,19 @@ class Table:
         """A slot's entry as it is now; None when nothing lies there."""
         raw = bytearray(ENTRY_BYTES)
         self._device.read(_at(slot), [memoryview(raw)])
-        return _row(slot, memoryview(raw))
+        return next(_rows(_decode(slot, memoryview(raw))), None)
 
     def rows(self) -> Iterator[Row]:
         """All entries, in slot order. A damaged one is passed over: its page is lost."""
+        for found in self.columns():
+            yield from _rows(found)
+
+    def columns(self) -> Iterator[Recalled]:
+        """The same as `rows`, many at a time."""
         raw = memoryview(bytearray(_CHUNK * ENTRY_BYTES))
         first = 0
         while got := self._device.read(_at(first), [raw]) // ENTRY_BYTES:
-            for index in _filled(raw[: got * ENTRY_BYTES]).tolist():
-                row = _row(first + index, raw[index * ENTRY_BYTES : (index + 1) * ENTRY_BYTES])
-                if row is not None:
-                    yield row
+            yield _decode(first, raw[: got * ENTRY_BYTES])
             first += got
 
     def close(self) -> None:
@@ -132,13 +150,32 @@ def _at(slot: int) -> int:
     return BLOCK + slot * ENTRY_BYTES
 
 
-def _filled(raw: memoryview) -> NDArray[np.int64]:
-    """Which entries of a run aren't cleared, by their key lengths."""
-    return np.flatnonzero(np.frombuffer(raw, np.uint16)[14 :: ENTRY_BYTES // 2])
+def _decode(first: int, raw: memoryview) -> Recalled:
+    """The entries of a run that starts at slot `first`, without cleared and damaged ones."""
+    entries = np.frombuffer(raw, _ENTRY)
+    filled = np.flatnonzero(entries["key_length"])
+    starts, hashes = (filled * ENTRY_BYTES).tolist(), entries["hash"][filled].tolist()
+    digest = xxhash.xxh3_64_intdigest
+    good = [digest(raw[at : at + _HASHED]) == hashed for at, hashed in zip(starts, hashes, strict=True)]
+    whole = filled[np.array(good, np.bool_)]
+    entries = entries[whole]
+    spaces, keys = entries["namespace"].tobytes(), entries["key"].tobytes()
+    lengths = entries["key_length"].tolist()
+    return Recalled(
+        first + whole,
+        [Namespace(spaces[16 * at : 16 * at + 16]) for at in range(len(whole))],
+        [keys[KEY_BYTES * at : KEY_BYTES * at + length] for at, length in enumerate(lengths)],
+        entries["prefix_key"],
+        entries["end_token"],
+        entries["tenant"],
+        entries["used"],
+        entries["sequence"],
+    )
 
 
-def _row(slot: int, raw: memoryview) -> Row | None:
-    sequence, prefix, tenant, end, length, namespace, key, used = _FIELDS.unpack_from(raw)
-    if not length or _HASH.unpack_from(raw, 120)[0] != xxhash.xxh3_64_intdigest(raw[:120]):
-        return None
-    return Row(slot, sequence, Namespace(namespace), Page(key[:length], prefix, end, tenant), used)
+def _rows(found: Recalled) -> Iterator[Row]:
+    numbers = (found.prefix_keys, found.end_tokens, found.tenants)
+    pages = map(Page, found.keys, *(column.tolist() for column in numbers))
+    return map(
+        Row, found.slots.tolist(), found.sequences.tolist(), found.namespaces, pages, found.used.tolist()
+    )

@@ -1,10 +1,26 @@
+import numpy as np
 import pytest
 
-from cache.keys import Namespace
+from cache.keys import Namespace, Page
 from cache.testing import SPACE, key, page
-from cache.tiers.slots import ABSENT, Book, Recalled
+from cache.tiers.slots import ABSENT, Book, Entry, Recalled
 
 OTHER = Namespace(b"o" * 16)
+
+
+def recalled(*found: tuple[int, Namespace, Page, int, int]) -> Recalled:
+    """(slot, namespace, page, used, sequence) of each."""
+    slots, spaces, pages, used, sequences = zip(*found, strict=True)
+    return Recalled(
+        np.array(slots),
+        spaces,
+        [page.key for page in pages],
+        np.array([page.prefix_key for page in pages], np.uint64),
+        np.array([page.end_token for page in pages], np.uint32),
+        np.array([page.tenant for page in pages], np.uint64),
+        np.array(used, np.uint64),
+        np.array(sequences, np.uint64),
+    )
 
 
 def put(book: Book, number: int, used: int = 1) -> int:
@@ -92,9 +108,8 @@ def test_retired_slots_are_not_given_out() -> None:
 def test_recalled_pages_are_live_and_the_rest_is_free() -> None:
     book = Book(4, opened=3)
     found = [
-        Recalled(2, SPACE, page(1), used=5, sequence=8),
-        Recalled(0, OTHER, page(1), used=4, sequence=7),
-        Recalled(1, SPACE, page(1), used=9, sequence=6),
+        recalled((0, OTHER, page(1), 4, 7), (1, SPACE, page(1), 9, 6)),
+        recalled((2, SPACE, page(1), 5, 8)),
     ]
     book.recall(found)
     assert (book.find(SPACE, [key(1)]), book.find(OTHER, [key(1)])) == ([2], [0])
@@ -105,9 +120,21 @@ def test_recalled_pages_are_live_and_the_rest_is_free() -> None:
 
 def test_a_later_record_of_the_same_page_replaces_the_earlier() -> None:
     book = Book(2)
-    book.recall([Recalled(0, SPACE, page(1), 1, sequence=1), Recalled(1, SPACE, page(1), 2, sequence=2)])
-    assert book.find(SPACE, [key(1)]) == [1]
+    book.recall([recalled((0, SPACE, page(1), 1, 2), (1, SPACE, page(1), 2, 1))])
+    assert book.find(SPACE, [key(1)]) == [0]
     assert (len(book), book.taken) == (1, 1)
+    book.audit()
+
+
+def test_what_a_restart_found_is_what_was_stored() -> None:
+    book = Book(4, opened=3)
+    book.recall([recalled((0, SPACE, page(7, tenant=9), 5, 1), (2, OTHER, page(8), 3, 2))])
+    assert list(book.entries()) == [Entry(SPACE, page(7, tenant=9), 0), Entry(OTHER, page(8), 2)]
+    assert book.used(3).tolist() == [5, 0, 3]
+    book.hold([2])
+    assert book.victims(2) == [0]
+    book.unhold([2])
+    assert book.take(SPACE, page(1)) == 1
     book.audit()
 
 

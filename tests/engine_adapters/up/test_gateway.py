@@ -11,6 +11,7 @@ def test_the_gateway_reads_what_is_written(tmp_path: Path) -> None:
     upstreams = [
         Upstream("a", "http://127.0.0.1:8101", "ipc:///run/a.events", "ipc:///run/a.replay"),
         Upstream("b", "http://127.0.0.1:8102"),
+        Upstream("c", "http://127.0.0.1:8103", "tcp://127.0.0.1:5557"),
     ]
     gateway.write_config(file, 8050, upstreams)
     settings = load_settings(file, environ={})
@@ -19,9 +20,10 @@ def test_the_gateway_reads_what_is_written(tmp_path: Path) -> None:
     assert [(one.name, str(one.url)) for one in settings.replicas] == [
         ("a", "http://127.0.0.1:8101/"),
         ("b", "http://127.0.0.1:8102/"),
+        ("c", "http://127.0.0.1:8103/"),
     ]
-    assert [one.events for one in settings.replicas] == ["ipc:///run/a.events", None]
-    assert [one.replay for one in settings.replicas] == ["ipc:///run/a.replay", None]
+    assert [one.events for one in settings.replicas] == ["ipc:///run/a.events", None, "tcp://127.0.0.1:5557"]
+    assert [one.replay for one in settings.replicas] == ["ipc:///run/a.replay", None, None]
 
 
 def test_its_command_exists() -> None:

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from engine_adapters.up import hub
 from engine_adapters.up.errors import ModelUnusable, UpError
 from engine_adapters.up.options import Model, Options, find_model
 
@@ -45,7 +46,10 @@ def test_a_folder(tmp_path: Path) -> None:
     assert find_model(options(tmp_path, model=str(folder))) == Model(str(folder), "mine", 1000)
 
 
-def test_a_hubs_name_and_neither(tmp_path: Path) -> None:
+def test_a_hubs_name_and_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(hub, "require", asked.append)
     assert find_model(options(tmp_path, model="owner/name")).source == "owner/name"
+    assert asked == ["owner/name"]
     with pytest.raises(ModelUnusable, match="no such folder"):
         find_model(options(tmp_path, model="/no/such/folder"))

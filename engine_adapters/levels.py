@@ -1,0 +1,46 @@
+"""The stores below `host`, opened as an engine's settings say."""
+
+from collections.abc import Callable
+
+from cache.errors import CacheError
+from cache.keys import Base
+from cache.state import Level
+from cache.stores import base as stores
+from cache.stores.opening import open_store
+from cache.tiers.base import Store
+from cache.tiers.ssd import Ssd
+
+from .errors import SettingsError
+from .settings import Settings, SharedSettings
+
+
+def open_levels(settings: Settings, base: Base, page_bytes: int) -> list[Level]:
+    """Open them, from fast to slow. Raises SettingsError for a store that can't be used."""
+    levels: list[Level] = []
+    try:
+        if settings.ssd is not None:
+            ssd = settings.ssd
+            store = _opened("ssd", lambda: Ssd(ssd.path, base.fingerprint, page_bytes, ssd.limits()))
+            levels.append(Level(store, ssd.admits()))
+        if settings.shared is not None:
+            shared = settings.shared
+            used = _used(shared, settings, page_bytes)
+            store = _opened("shared", lambda: open_store(shared.url, used))
+            levels.append(Level(store, shared.admits()))
+    except SettingsError:
+        for level in levels:
+            level.store.close()
+        raise
+    return levels
+
+
+def _used(shared: SharedSettings, settings: Settings, page_bytes: int) -> stores.Settings:
+    limits = stores.Limits(cap=shared.cap or 0, age=shared.max_age_s or 0.0)
+    return stores.Settings(page_bytes=page_bytes, limits=limits, io_seconds=settings.load_s)
+
+
+def _opened(name: str, build: Callable[[], Store]) -> Store:
+    try:
+        return build()
+    except CacheError as error:
+        raise SettingsError(f"{name}: {error}") from error

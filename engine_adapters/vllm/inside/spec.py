@@ -1,0 +1,117 @@
+"""What vLLM's offloading connector is made from: sizes, a manager, a worker, metrics."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.platforms import current_platform
+from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.kv_offload.base import (
+    CanonicalKVCaches,
+    OffloadingCounterMetadata,
+    OffloadingGaugeMetadata,
+    OffloadingHistogramMetadata,
+    OffloadingMetricMetadata,
+    OffloadingSpec,
+    OffloadingWorker,
+)
+from vllm.v1.kv_offload.config import OffloadingConfig
+
+from cache.hierarchy import Hierarchy
+from cache.memory import padded
+from cache.tiers.host import Host
+from engine_adapters import shared_memory
+from engine_adapters.errors import SettingsError
+from engine_adapters.levels import open_levels
+from engine_adapters.settings import Settings
+from engine_adapters.sizes import format_size
+
+from . import identity, metrics, shm
+from .manager import Manager
+from .namespaces import Namespaces
+from .region import Region
+
+
+class HpkvSpec(OffloadingSpec):
+    """One page is a chunk of vLLM's: the same blocks of all ranks, side by side in one row of host memory."""
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config: Mapping[str, Any]) -> dict[str, OffloadingMetricMetadata]:
+        """Ours, beside those of vLLM's connector."""
+        definitions: dict[str, OffloadingMetricMetadata] = {}
+        for name, (text, labels) in metrics.COUNTERS.items():
+            definitions[name] = OffloadingCounterMetadata(text, labels)
+        for name, (text, labels) in metrics.GAUGES.items():
+            definitions[name] = OffloadingGaugeMetadata(text, labels)
+        for name, text in metrics.HISTOGRAMS.items():
+            definitions[name] = OffloadingHistogramMetadata(text, ("tier",), metrics.BUCKETS)
+        return definitions
+
+    def __init__(
+        self,
+        offloading: OffloadingConfig,
+        config: VllmConfig,
+        caches: KVCacheConfig,
+        settings: Settings,
+        memory: Path,
+    ) -> None:
+        """`memory` is a file that remembers what weights are called. Raises SettingsError."""
+        super().__init__(offloading)
+        identity.refuse_unserved(config, caches)
+        self.offload_prompt_only = bool(self.extra_config.get("offload_prompt_only", False))
+        self.page_tokens = self.tokens_per_block[0] * self.blocks_per_chunk
+        self.rank_bytes = offloading.worker_kv_bytes_per_block * self.blocks_per_chunk
+        self.page_bytes = self.rank_bytes * offloading.parallel.world_size
+        self._vllm = config, caches
+        self._settings = settings
+        self._memory = memory
+        self._pages = self._rows(settings.host)
+
+    def manager(self, workers: Collection[identity.Worker]) -> Manager:
+        """The scheduler's side, once the workers have said what they are. Raises SettingsError."""
+        base = identity.base(self._vllm[0], self.page_tokens, workers, self._memory)
+        levels = open_levels(self._settings, base, self.page_bytes)
+        region = self._region(rank=None)
+        region.drop_name()
+        host = Host(region.memory, padded(self.page_bytes), self.page_bytes)
+        tiers = Hierarchy(self._settings.hierarchy(self.page_tokens, self.page_bytes), host, levels)
+        namespaces = Namespaces(base, lambda path: identity.adapter(path, self._memory))
+        meter = metrics.Meter(tiers, self.page_tokens, self.page_bytes)
+        self._manager = Manager(tiers, namespaces, meter, self.page_tokens, self._settings.load_s)
+        return self._manager
+
+    def get_manager(self) -> Manager:
+        """As `manager` made it."""
+        return self._manager
+
+    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+        """A worker's side: vLLM's own where there is a device. Raises SettingsError."""
+        shm.remove_abandoned()
+        region = self._region(self.config.parallel.rank)
+        try:
+            if current_platform.is_cpu():
+                from .worker import CpuWorker
+
+                return CpuWorker(kv_caches, region, self.blocks_per_chunk)
+            from vllm.v1.kv_offload.cpu.gpu_worker import CPUOffloadingWorker
+
+            return CPUOffloadingWorker(kv_caches, self.blocks_per_chunk, self._pages, region)
+        except BaseException:
+            region.cleanup()
+            raise
+
+    def _region(self, rank: int | None) -> Region:
+        size = self._pages * padded(self.page_bytes)
+        if rank == 0:
+            shared_memory.require(size)
+        return Region(self.config.engine_id, self._pages, padded(self.page_bytes), self.rank_bytes, rank)
+
+    def _rows(self, host: int | None) -> int:
+        rows = (host or 0) // padded(self.page_bytes)
+        if rows < 2:
+            raise SettingsError(
+                f"host: {format_size(host or 0)} doesn't hold two pages of {format_size(self.page_bytes)} "
+                f"({self.page_tokens} tokens): make it larger"
+            )
+        return rows

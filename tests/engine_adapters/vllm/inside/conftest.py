@@ -1,0 +1,3 @@
+from tests.cache.conftest import make_rig
+
+__all__ = ["make_rig"]
