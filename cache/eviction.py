@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 _END_BITS = 24
 _END_MAX = (1 << _END_BITS) - 1
+_RANK_MAX = (1 << 64) - 1
 
 Slots = Sequence[int] | NDArray[np.int64]
 
@@ -99,7 +100,7 @@ class Lru(Eviction):
 
     def _limit(self, share: float) -> int:
         if share >= 1:
-            return int(np.iinfo(np.uint64).max)
+            return _RANK_MAX
         ranks = self._rank[self._rank > 0]
         count = int(len(ranks) * share)
         return int(np.partition(ranks, count - 1)[count - 1]) if count else 0

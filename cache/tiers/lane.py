@@ -40,10 +40,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """How many threads a lane has, and how many writes may wait for them."""
+    """How many threads a lane has, and how many writes may wait for them.
 
-    readers: int = 8
-    writers: int = 8
+    An idle disk takes about four at a time; the rest bridge the moments in which a busy machine lets a thread
+    wait for a core.
+    """
+
+    readers: int = 16
+    writers: int = 16
     waiting_writes: int = 65536
 
     def __post_init__(self) -> None:

@@ -1,6 +1,7 @@
 """Small hierarchies for tests."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,6 +71,13 @@ class Rig:
         self.tiers.clear(Tier.HOST)
 
 
+def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "it never came to that"
+        time.sleep(0.002)
+
+
 def keys(start: int, stop: int) -> list[bytes]:
     return [key(number) for number in range(start, stop)]
 
@@ -102,4 +110,4 @@ def rig(
     return Rig(Hierarchy(settings, host, levels), host, ssd, disk)
 
 
-__all__ = ["Rig", "keys", "page", "rig"]
+__all__ = ["Rig", "keys", "page", "rig", "wait_for"]

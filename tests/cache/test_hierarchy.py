@@ -10,8 +10,9 @@ from cache.plan import Reason
 from cache.state import Settings
 from cache.testing import PAGE_BYTES, SPACE, pages, told
 from cache.tiers.base import Tier
+from cache.tiers.lane import Width
 from cache.tiers.slots import ABSENT
-from tests.cache.build import keys
+from tests.cache.build import keys, wait_for
 from tests.cache.conftest import MakeRig
 
 
@@ -72,15 +73,18 @@ def test_what_is_under_way_does_not_survive_a_clear(make_rig: MakeRig) -> None:
 
 def test_a_clear_drops_what_waits_to_be_written(make_rig: MakeRig) -> None:
     """Of pages still in `host` too: whose they are is only sure once they are looked at again."""
-    rig = make_rig()
+    running = Width().writers
+    count = running + 6
+    rig = make_rig(slots=count)
     rig.disk.works.clear()
-    rig.store(0, 14)
-    time.sleep(0.05)
+    rig.store(0, count)
+    waiting = rig.tiers._state.lanes[Tier.SSD]._writes._urgent
+    wait_for(lambda: len(waiting) == count - running)
     rig.tiers.clear(Tier.HOST, tenant=99)
     rig.disk.works.set()
     assert rig.tiers.drain(5)
-    assert rig.ssd.usage().pages == 8, "those that were under way"
-    rig.check(0, 14)
+    assert rig.ssd.usage().pages == running, "those that were under way"
+    rig.check(0, count)
 
 
 def test_changes_and_snapshots_agree(make_rig: MakeRig) -> None:

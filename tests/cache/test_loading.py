@@ -10,6 +10,7 @@ from cache.plan import Reason
 from cache.testing import PAGE_BYTES, SPACE, content, key, page, pages
 from cache.tickets import Phase
 from cache.tiers.base import Tier
+from cache.tiers.lane import Width
 from tests.cache.build import keys
 from tests.cache.conftest import MakeRig
 from tests.cache.remote import Remote
@@ -68,19 +69,21 @@ def test_equal_loads_are_joined(make_rig: MakeRig) -> None:
 
 
 def test_a_cancelled_load_gives_everything_back(make_rig: MakeRig) -> None:
-    rig = make_rig(slots=16)
-    rig.store(0, 12)
+    running = Width().readers
+    count = running + 8
+    rig = make_rig(slots=count)
+    rig.store(0, count)
     rig.drop_host()
     rig.disk.works.clear()
-    ticket = rig.load(0, 12)
+    ticket = rig.load(0, count)
     ticket.cancel()
     ticket.cancel()
     rig.disk.works.set()
     assert rig.tiers.drain(5)
     assert rig.host is not None
     assert rig.host.book.held == 0
-    assert rig.tiers.statistics().tiers[Tier.SSD].loaded <= 8
-    assert rig.loaded(0, 12).ready == 12
+    assert rig.tiers.statistics().tiers[Tier.SSD].loaded <= running
+    assert rig.loaded(0, count).ready == count
 
 
 def test_a_ticket_whose_owner_vanished_ends(make_rig: MakeRig) -> None:
@@ -134,12 +137,13 @@ def test_a_hung_load_that_nobody_polls_ends(make_rig: MakeRig) -> None:
 
 
 def test_what_waits_to_be_read_is_kept_from_eviction(make_rig: MakeRig) -> None:
-    rig = make_rig()
-    rig.store(0, 12)
+    count = Width().readers + 4
+    rig = make_rig(slots=count)
+    rig.store(0, count)
     rig.drop_host()
     rig.disk.works.clear()
-    ticket = rig.load(0, 12)
-    assert rig.ssd._book.held >= 12
+    ticket = rig.load(0, count)
+    assert rig.ssd._book.held >= count
     rig.disk.works.set()
     ticket.wait(5)
     ticket.release()
