@@ -18,20 +18,30 @@ class Disk:
         self.works = threading.Event()
         self.works.set()
         self.slow_seconds = 0.0
-        self.hanging = 0
+        self._hanging = 0
+        self._counting = threading.Lock()
+
+    @property
+    def hanging(self) -> int:
+        """Calls that wait for the disk to work again."""
+        return self._hanging
 
     def open(self, path: Path, direct: bool) -> Device:
         return _Faulty(self, path, direct)
 
     def access(self, error: int | None) -> None:
         if not self.works.is_set():
-            self.hanging += 1
+            self._count(1)
             self.works.wait()
-            self.hanging -= 1
+            self._count(-1)
         if self.slow_seconds:
             threading.Event().wait(self.slow_seconds)
         if error is not None:
             raise OSError(error, os.strerror(error))
+
+    def _count(self, by: int) -> None:
+        with self._counting:
+            self._hanging += by
 
 
 class _Faulty(Device):

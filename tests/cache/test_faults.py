@@ -25,7 +25,7 @@ from cache.tiers.base import Outcome, Read, Tier, Write
 from cache.tiers.ssd import Limits, Ssd
 from cache.tiers.ssd.folder import physical
 from tests.cache import mounts, writer
-from tests.cache.build import keys
+from tests.cache.build import keys, wait_for
 from tests.cache.conftest import MakeRig
 from tests.cache.faults import Disk
 
@@ -72,9 +72,10 @@ def test_what_was_being_written_does_not_survive_a_clear(tmp_path: Path) -> None
     outcomes: list[Outcome] = []
     writing = threading.Thread(target=lambda: outcomes.extend(put(store, 10, 11)))
     writing.start()
+    wait_for(lambda: disk.hanging == 1)
     clearing = threading.Thread(target=store.clear)
     clearing.start()
-    time.sleep(0.1)
+    wait_for(lambda: disk.hanging == 2)
     disk.works.set()
     writing.join()
     clearing.join()

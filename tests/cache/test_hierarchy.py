@@ -27,7 +27,7 @@ def test_a_pin_keeps_pages_for_its_time(make_rig: MakeRig) -> None:
         rig.tiers.drain(5)
     rig.check(0, 4)
     rig.tiers.unpin(pin)
-    time.sleep(0.3)
+    wait_for(lambda: len(rig.tiers._state.leases) == 0)
     rig.store(60, 68)
     assert rig.tiers.slots(SPACE, keys(0, 4)) == [ABSENT] * 4
 

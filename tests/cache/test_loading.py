@@ -11,7 +11,7 @@ from cache.testing import PAGE_BYTES, SPACE, content, key, page, pages
 from cache.tickets import Phase
 from cache.tiers.base import Tier
 from cache.tiers.lane import Width
-from tests.cache.build import keys
+from tests.cache.build import keys, wait_for
 from tests.cache.conftest import MakeRig
 from tests.cache.remote import Remote
 
@@ -91,10 +91,10 @@ def test_a_ticket_whose_owner_vanished_ends(make_rig: MakeRig) -> None:
     rig.store(0, 8)
     rig.drop_host()
     ticket = rig.load(0, 8, seconds=0.05, prefetch=True)
-    time.sleep(0.4)
+    wait_for(lambda: rig.tiers.statistics().leases_expired == 1)
+    assert rig.tiers.drain(5)
     assert rig.host is not None
     assert rig.host.book.held == 0
-    assert rig.tiers.statistics().leases_expired == 1
     assert ticket.progress().ready == 0
 
 
@@ -130,8 +130,8 @@ def test_a_hung_load_that_nobody_polls_ends(make_rig: MakeRig) -> None:
     rig.drop_host()
     rig.disk.works.clear()
     rig.load(0, 12, seconds=0.05)
-    time.sleep(0.4)
-    assert rig.tiers._state.tickets == set()
+    assert len(rig.tiers._state.tickets) == 1
+    wait_for(lambda: not rig.tiers._state.tickets)
     assert rig.tiers.statistics().tiers[Tier.SSD].expired == 12
     rig.disk.works.set()
 
@@ -250,7 +250,7 @@ def test_buffers_of_an_expired_read_are_not_settled(make_rig: MakeRig) -> None:
     plan = rig.plan(0, 1)
     rig.disk.works.clear()
     ticket = rig.tiers.read(plan, [[allocate(PAGE_BYTES)]], seconds=0.05)
-    time.sleep(0.1)
+    wait_for(lambda: ticket.progress().phase is Phase.EXPIRED)
     assert ticket.progress() == (Phase.EXPIRED, 0, False)
     rig.disk.works.set()
     assert ticket.wait(5).settled
