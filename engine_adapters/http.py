@@ -67,6 +67,8 @@ class Reply:
             timeout_s: bounds the wait more tightly than the connection's own limit.
         """
         try:
+            if timeout_s is None:
+                return await anext(self._chunks)
             async with asyncio.timeout(timeout_s):
                 return await anext(self._chunks)
         except StopAsyncIteration:
@@ -97,13 +99,16 @@ class Reply:
             await self._response.aclose()
 
 
-def create_transport(ca_file: Path | None = None) -> AiohttpTransport:
+def create_transport(ca_file: Path | None = None, *, tls: bool = True) -> AiohttpTransport:
     """A transport for engines: no limit on connections (engines queue), no cookies, no proxies.
 
     Args:
         ca_file: PEM bundle that signs the engines' certificates; None takes the system's.
+        tls: whether engines are reached by https; without, nobody is trusted, which saves 30 ms of loading.
     """
-    context = ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if tls:
+        context = ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
 
     def session() -> aiohttp.ClientSession:
         return aiohttp.ClientSession(

@@ -48,7 +48,7 @@ class Gateway:
         self.settings = settings
         self.metrics = GatewayMetrics()
         self.drain = Drain(settings.shutdown)
-        self._transports: dict[Path | None, AiohttpTransport] = {}
+        self._transports: dict[tuple[bool, Path | None], AiohttpTransport] = {}
         self.fleet = Fleet(
             [replica for server in settings.replicas for replica in self._replicas(server)], settings.probes
         )
@@ -70,12 +70,13 @@ class Gateway:
 
     def _replicas(self, settings: ReplicaSettings) -> Iterator[Replica]:
         """A replica for each data-parallel rank of a server."""
-        if settings.ca_file not in self._transports:
-            self._transports[settings.ca_file] = create_transport(settings.ca_file)
+        trust = (settings.url.scheme == "https", settings.ca_file)
+        if trust not in self._transports:
+            self._transports[trust] = create_transport(settings.ca_file, tls=trust[0])
         timeouts = self.settings.timeouts
         connection = Connection(
             str(settings.url),
-            self._transports[settings.ca_file],
+            self._transports[trust],
             # A silence may last as long as the wait for the first chunk, which the forwarder bounds.
             Timeouts(timeouts.connect_s, max(timeouts.idle_s, timeouts.first_chunk_s)),
             settings.credential(),

@@ -91,6 +91,8 @@ class Forwarder:
         self._dispatcher = dispatcher
         self._first_chunk_s = timeouts.first_chunk_s
         self._idle_s = timeouts.idle_s
+        # The connection's own limit is the longer of the two, and a second clock costs something each chunk.
+        self._chunk_s = timeouts.idle_s if timeouts.idle_s < timeouts.first_chunk_s else None
         self._metrics = metrics
 
     async def forward(self, request: Request, upstream: Upstream, exchange: Exchange) -> None:
@@ -184,6 +186,7 @@ class Forwarder:
                 await self._refuse(replica, reply, first, exchange)
             else:
                 exchange.first_chunk_at = time.perf_counter()
+                replica.answered()
                 if upstream.path.partition("?")[0] == RESPONSES:
                     self._dispatcher.stored.note(first, replica.name, exchange.owner)
                 await self._relay(replica, reply, first, upstream, exchange)
@@ -257,7 +260,8 @@ class Forwarder:
                 passed = events.feed(chunk)
                 if passed:
                     await exchange.write(passed)
-                chunk = await reply.chunk(self._idle_s)
+                chunk = await reply.chunk(self._chunk_s)
+            replica.answered()
             await exchange.write(events.finish(), more=False)
         except EngineError as error:
             self._broke(replica, error, exchange)
@@ -275,10 +279,11 @@ class Forwarder:
                 if size <= _USAGE_BYTES:
                     kept.append(chunk)
                 await exchange.write(chunk)
-                chunk = await reply.chunk(self._idle_s)
+                chunk = await reply.chunk(self._chunk_s)
         except EngineError as error:
             self._broke(replica, error, exchange)
             raise AnswerBroken(replica.name) from error
+        replica.answered()
         await exchange.write(b"", more=False)
         if size <= _USAGE_BYTES:
             exchange.usage = read_usage(b"".join(kept)).usage

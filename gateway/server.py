@@ -1,6 +1,7 @@
 """Running the gateway: the listener, and leaving by SIGTERM without cutting anybody off."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 import resource
@@ -26,6 +27,7 @@ class Server(uvicorn.Server):
         self._gateway = gateway
         self._loop: asyncio.AbstractEventLoop | None = None
         self._leaving: asyncio.Task[None] | None = None
+        self._exit = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Remember the loop that signals must reach, and settle down once all is imported."""
@@ -33,10 +35,17 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         _calm_collector()
 
+    async def main_loop(self) -> None:
+        """Keep the date header true until told to end: uvicorn's own loop wakes ten times a second."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._exit.wait()
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain at the first signal; at a second one, or at the first Ctrl-C in a quiet moment, leave."""
         if self._loop is None or self._gateway.drain.draining:
-            super().handle_exit(sig, frame)
+            self._end(sig, frame)
             self.force_exit = self._gateway.drain.draining
             return
         self._gateway.drain.draining = True
@@ -50,8 +59,13 @@ class Server(uvicorn.Server):
         cut = await self._gateway.drain.run()
         if cut:
             log.warning("grace time is over", extra={"cut_requests": cut})
-        super().handle_exit(sig, None)
+        self._end(sig, None)
         self.force_exit = cut > 0
+
+    def _end(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._exit.set)
 
 
 def _calm_collector() -> None:

@@ -1,7 +1,8 @@
 """Watching one replica: active probes, woken early by passive signals.
 
 A refused connection or an error answer takes a replica out at once: something answered, and it said no.
-Silence takes `failures` probes, since a busy machine is silent too. One good answer brings it back.
+Silence takes `failures` probes, since a busy machine is silent too. One good answer brings it back. Whoever
+answered a request since the last probe is well, unless something made it suspect, and isn't asked.
 """
 
 import asyncio
@@ -33,8 +34,9 @@ class Prober:
     async def run(self) -> None:
         """Probe for ever; cancel to end."""
         while True:
+            trust = not self._replica.suspected.is_set()
             self._replica.suspected.clear()
-            await self.probe()
+            await self.probe(trust_answers=trust)
             try:
                 async with asyncio.timeout(self._settings.interval_s):
                     await self._replica.suspected.wait()
@@ -43,10 +45,14 @@ class Prober:
             # Suspicions come in bursts, one for each broken request.
             await asyncio.sleep(self._settings.interval_s / 10)
 
-    async def probe(self) -> None:
-        """Look once and draw the consequences."""
+    async def probe(self, *, trust_answers: bool = False) -> None:
+        """Look once and draw the consequences.
+
+        Args:
+            trust_answers: an answer to a client since the last look stands for a healthy one.
+        """
         try:
-            await self._look()
+            await self._look(trust_answers)
             self._silent = 0
         except EngineExhausted as error:
             log.warning("can't probe", extra={"replica": self._replica.name, "reason": str(error)})
@@ -61,9 +67,10 @@ class Prober:
             log.exception("probing failed", extra={"replica": self._replica.name})
             self._replica.fall(f"probing failed: {type(error).__name__}")
 
-    async def _look(self) -> None:
+    async def _look(self, trust_answers: bool) -> None:
         replica, engine, timeout_s = self._replica, self._replica.engine, self._settings.timeout_s
-        await engine.check_health(timeout_s=timeout_s)
+        if not (replica.take_answered() and trust_answers and replica.up):
+            await engine.check_health(timeout_s=timeout_s)
         self._count += 1
         if not replica.up or self._count % MODELS_EVERY == 0:
             replica.rise(await engine.models(timeout_s=timeout_s))

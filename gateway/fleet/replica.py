@@ -71,8 +71,18 @@ class Replica:
         """Why it isn't up, for operators."""
         self.suspected = asyncio.Event()
         """Set by whoever saw it fail: the prober looks at once."""
+        self._answered = False
         self._others = 0
         self._waiting: set[asyncio.Timeout] = set()
+
+    def answered(self) -> None:
+        """It began or ended an answer well: as good a sign of life as a probe's."""
+        self._answered = True
+
+    def take_answered(self) -> bool:
+        """Whether it answered since this was last asked."""
+        answered, self._answered = self._answered, False
+        return answered
 
     @property
     def up(self) -> bool:

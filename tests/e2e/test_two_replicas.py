@@ -18,7 +18,7 @@ from tests.serving import Serving, serving
 pytestmark = pytest.mark.engine
 
 Replicas = tuple[Replica, ...]
-LONG = {"max_tokens": 400, "extra_body": {"ignore_eos": True}}
+LONG: dict[str, Any] = {"max_tokens": 800, "extra_body": {"ignore_eos": True}}
 
 
 @pytest.fixture
@@ -38,10 +38,15 @@ def chat(content: str = "What is the capital of France?", **fields: Any) -> dict
     return {"model": MODEL, "messages": [{"role": "user", "content": content}], "temperature": 0, **fields}
 
 
-def running(replica: Replica) -> float:
-    page = httpx2.get(f"{replica.url}/metrics", timeout=10).text
-    lines = [line for line in page.splitlines() if line.startswith("vllm:num_requests_running{")]
+def metric(replicas: Replicas, name: str) -> float:
+    """The sum over the replicas' engines."""
+    pages = [httpx2.get(f"{replica.url}/metrics", timeout=30).text for replica in replicas]
+    lines = [line for page in pages for line in page.splitlines() if line.startswith(f"{name}{{")]
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+def running(replicas: Replicas) -> float:
+    return metric(replicas, "vllm:num_requests_running")
 
 
 def until(condition: Callable[[], bool], seconds: float) -> None:
@@ -155,13 +160,17 @@ async def test_a_stored_responses_follow_ups_go_to_its_replica(sdk: AsyncOpenAI,
 
 
 async def test_a_disconnect_in_mid_stream_frees_the_engine(sdk: AsyncOpenAI, replicas: Replicas) -> None:
+    generated = "vllm:generation_tokens_total"
+    before = metric(replicas, generated)
     streams = [await sdk.chat.completions.create(**chat(**LONG), stream=True) for _ in range(2)]
     for stream in streams:
         await anext(aiter(stream))
-    assert sum(running(replica) for replica in replicas) == 2
+    await asyncio.to_thread(until, lambda: running(replicas) == 2, 15)
     for stream in streams:
         await stream.close()
-    await asyncio.to_thread(until, lambda: sum(map(running, replicas)) == 0, 15)
+    await asyncio.to_thread(until, lambda: running(replicas) == 0, 15)
+    # Otherwise they may just have come to their end.
+    assert metric(replicas, generated) - before < 2 * LONG["max_tokens"]
 
 
 async def test_200_concurrent_streams(sdk: AsyncOpenAI) -> None:

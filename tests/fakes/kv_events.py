@@ -28,6 +28,8 @@ class KvEventPublisher:
         self.topic = topic
         self.rank = rank
         self.sequence = 0
+        self.sent = -1
+        """The last batch that went out on the stream, not withheld."""
         self.muted = False
         self._withheld = 0
         self._buffer: deque[tuple[int, bytes]] = deque(maxlen=buffer_steps)
@@ -52,6 +54,7 @@ class KvEventPublisher:
                 self._withheld -= 1
             else:
                 self._pub.send_multipart([self.topic.encode(), self.sequence.to_bytes(8, "big"), payload])
+                self.sent = self.sequence
             self.sequence += 1
 
     def publish_raw(self, *frames: bytes) -> None:
@@ -72,6 +75,7 @@ class KvEventPublisher:
         """Begin again at sequence 0 with nothing to replay, as a restarted engine does."""
         with self._lock:
             self.sequence = 0
+            self.sent = -1
             self._buffer.clear()
 
     def close(self) -> None:

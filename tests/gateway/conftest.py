@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import cached_property
 from typing import Any
 
 import httpx2
@@ -23,11 +24,35 @@ FAST = {
 
 
 class Listener(uvicorn.Server):
-    """uvicorn that leaves the test runner's signal handlers alone."""
+    """uvicorn that leaves the test runner's signal handlers alone, and comes and goes without its pauses."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+        self.end = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
         yield
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        self.up.set()
+        await self.end.wait()
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        for task in list(self.server_state.tasks):
+            task.cancel()
+        await asyncio.gather(*self.server_state.tasks, return_exceptions=True)
+        for connection in list(self.server_state.connections):
+            connection.transport.close()
+        for server in self.servers:
+            await server.wait_closed()
+        await self.lifespan.shutdown()
 
 
 class Running:
@@ -36,12 +61,17 @@ class Running:
     def __init__(self, gateway: Gateway, url: str) -> None:
         self.gateway = gateway
         self.url = url
-        self.client = httpx2.AsyncClient(base_url=url, timeout=20)
-        self.sdk = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+        # Nothing here speaks TLS, and loading the authorities takes longer than most tests.
+        self.client = httpx2.AsyncClient(base_url=url, timeout=20, verify=False)
+
+    @cached_property
+    def sdk(self) -> AsyncOpenAI:
+        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
 
     async def aclose(self) -> None:
         await self.client.aclose()
-        await self.sdk.close()
+        if "sdk" in self.__dict__:
+            await self.sdk.close()
 
     async def chat(self, content: str = "hello", **fields: Any) -> httpx2.Response:
         return await self.client.post("/v1/chat/completions", json=chat(content, **fields))
@@ -80,21 +110,21 @@ async def running(flags: dict[str, Any]) -> AsyncIterator[Running]:
             port=0,
             log_config=None,
             access_log=False,
-            timeout_graceful_shutdown=1,
         )
     )
     task = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
-        if task.done():
-            await task
+    up = asyncio.create_task(server.up.wait())
+    await asyncio.wait([task, up], return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        up.cancel()
+        await task
     port = server.servers[0].sockets[0].getsockname()[1]
     serving = Running(gateway, f"http://127.0.0.1:{port}")
     try:
         yield serving
     finally:
         await serving.aclose()
-        server.should_exit = True
+        server.end.set()
         await task
 
 
@@ -110,8 +140,8 @@ async def other() -> AsyncIterator[FakeEngine]:
         yield fake
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5) -> None:
-    """Wait for a condition; fail when it doesn't come."""
+async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait for a condition; fail when it doesn't come, which a slow machine must not look like."""
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)

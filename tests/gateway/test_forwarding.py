@@ -184,6 +184,20 @@ async def test_a_replica_that_has_risen_since_takes_over(
     assert (answer.status_code, answer.headers["x-hpkv-replica"]) == (200, "replica-1")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_answers_are_signs_of_life_and_refusals_are_not(
+    serve: Serve, engine: FakeEngine, stream: bool
+) -> None:
+    running = await serve(engine, probes={"interval_s": 60})
+    replica = running.gateway.fleet["replica-0"]
+    await running.chat(max_tokens=2, stream=stream)
+    assert replica.take_answered()
+    assert not replica.take_answered()
+    engine.faults.status = 429
+    await running.chat(stream=stream)
+    assert not replica.take_answered()
+
+
 @pytest.mark.parametrize("status", [400, 404, 429, 500])
 async def test_an_engines_refusal_is_passed_on_in_the_envelope(
     serve: Serve, engine: FakeEngine, other: FakeEngine, status: int
@@ -291,7 +305,8 @@ async def test_silence_before_the_first_chunk_is_a_504(serve: Serve, engine: Fak
 async def test_waiting_requests_leave_a_frozen_replica_once(
     serve: Serve, engine: FakeEngine, other: FakeEngine
 ) -> None:
-    running = await serve(engine, other, routing={"policy": "round_robin"})
+    probes = {"interval_s": 0.05, "timeout_s": 0.4, "failures": 3}
+    running = await serve(engine, other, routing={"policy": "round_robin"}, probes=probes)
     engine.freeze()
     try:
         answers = await asyncio.gather(*(running.chat(max_tokens=2) for _ in range(6)))
@@ -313,7 +328,7 @@ async def test_a_long_silence_in_mid_stream_ends_it(serve: Serve, engine: FakeEn
 async def test_the_limit_in_mid_answer_is_its_own(serve: Serve, engine: FakeEngine) -> None:
     running = await serve(engine, timeouts={"first_chunk_s": 30, "idle_s": 0.3})
     engine.faults.hang_after_chunks = 2
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         answer = await running.chat(**LONG)
     assert b'"error"' in answer.content.split(b"\n\n")[-2]
 

@@ -42,7 +42,12 @@ def request(*headers: bytes, target: bytes = b"/health") -> bytes:
 
 @pytest.fixture
 async def running(serve: Serve, engine: FakeEngine) -> Running:
-    return await serve(engine, limits={"header_bytes": 4096, "headers": 20, "header_s": 0.3, "body_s": 0.3})
+    return await serve(engine, limits={"header_bytes": 4096, "headers": 20})
+
+
+@pytest.fixture
+async def hurried(serve: Serve, engine: FakeEngine) -> Running:
+    return await serve(engine, limits={"header_s": 0.2, "body_s": 0.2})
 
 
 @pytest.mark.parametrize(
@@ -110,23 +115,23 @@ async def test_what_is_within_the_limits_passes(running: Running) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\nhost:", b"GET / HTTP/1.1\r\n", b"P"])
-async def test_a_head_that_comes_too_slowly_is_a_408(running: Running, sent: bytes) -> None:
-    status, _, error = await answer(running, [sent])
+async def test_a_head_that_comes_too_slowly_is_a_408(hurried: Running, sent: bytes) -> None:
+    status, _, error = await answer(hurried, [sent])
     assert (status, error["code"]) == (408, "request_timeout")
     assert "limits.header_s" in error["message"]
 
 
-async def test_a_client_that_asks_nothing_is_closed(running: Running) -> None:
+async def test_a_client_that_asks_nothing_is_closed(hurried: Running) -> None:
     for sent in (b"", b"\r\n"):
-        reader, writer = await connect(running)
+        reader, writer = await connect(hurried)
         writer.write(sent)
         async with asyncio.timeout(GENEROUS_S):
             assert await reader.read() == b""
         writer.close()
 
 
-async def test_dripping_bytes_gains_no_time(running: Running) -> None:
-    reader, writer = await connect(running)
+async def test_dripping_bytes_gains_no_time(hurried: Running) -> None:
+    reader, writer = await connect(hurried)
     writer.write(b"GET / HTTP/1.1\r\n")
     async with asyncio.timeout(GENEROUS_S):
         while not reader.at_eof():
@@ -137,7 +142,8 @@ async def test_dripping_bytes_gains_no_time(running: Running) -> None:
     writer.close()
 
 
-async def test_a_body_that_comes_too_slowly_is_a_408(running: Running, engine: FakeEngine) -> None:
+async def test_a_body_that_comes_too_slowly_is_a_408(serve: Serve, engine: FakeEngine) -> None:
+    running = await serve(engine, limits={"body_s": 0.2})
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n"
     status, headers, error = await answer(running, [head, b"{"])
     assert (status, error["code"]) == (408, "request_timeout")
@@ -147,9 +153,9 @@ async def test_a_body_that_comes_too_slowly_is_a_408(running: Running, engine: F
 
 
 async def test_the_clock_stops_with_the_head(serve: Serve, engine: FakeEngine) -> None:
-    engine.speed.decode_interval_s = 0.1
-    running = await serve(engine, limits={"header_s": 0.2, "body_s": 0.2})
-    answer = await running.chat(max_tokens=10, stream=True)
+    engine.speed.decode_interval_s = 0.05
+    running = await serve(engine, limits={"header_s": 0.8, "body_s": 0.8})
+    answer = await running.chat(max_tokens=20, stream=True)
     assert answer.text.endswith("data: [DONE]\n\n")
 
 

@@ -12,26 +12,36 @@ import trustme
 
 from tests.fakes.engine import FakeEngine
 from tests.gateway.conftest import chat
-from tests.serving import serving
+from tests.serving import Serving, serving
 
 
 def test_sigterm_lets_streams_finish_and_refuses_new_ones() -> None:
     with FakeEngine() as engine:
-        engine.speed.decode_interval_s = 0.03
+        engine.speed.decode_interval_s = 0.05
         with serving("--replica", engine.url) as served:
-            body = chat(max_tokens=40, stream=True)
+            body = chat(max_tokens=2000, stream=True)
             with served.client.stream("POST", "/v1/chat/completions", json=body) as answer:
                 chunks = answer.iter_raw()
                 first = next(chunks)
                 served.process.send_signal(signal.SIGTERM)
-                time.sleep(0.3)
-                ready = served.client.get("/readyz")
+                until_draining(served)
                 refused = served.client.post("/v1/chat/completions", json=chat())
+                engine.speed.decode_interval_s = 0  # all has been asked: the answer may come to its end
                 rest = first + b"".join(chunks)
-            assert (ready.status_code, ready.json()["status"]) == (503, "draining")
             assert refused.status_code == 503
             assert rest.endswith(b"data: [DONE]\n\n")
-            assert served.process.wait(10) in (0, -signal.SIGTERM)
+            assert served.process.wait(20) in (0, -signal.SIGTERM)
+
+
+def until_draining(served: Serving) -> None:
+    deadline = time.monotonic() + 20
+    while True:
+        ready = served.client.get("/readyz")
+        if ready.status_code == 503:
+            assert ready.json()["status"] == "draining"
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_the_grace_time_is_kept() -> None:
@@ -43,7 +53,7 @@ def test_the_grace_time_is_kept() -> None:
             with served.client.stream("POST", "/v1/chat/completions", json=body) as answer:
                 next(answer.iter_raw())
                 served.process.send_signal(signal.SIGTERM)
-                served.process.wait(5)
+                served.process.wait(20)  # the answer takes 100 s
 
 
 def test_a_second_signal_leaves_at_once() -> None:
@@ -54,7 +64,7 @@ def test_a_second_signal_leaves_at_once() -> None:
             with served.client.stream("POST", "/v1/chat/completions", json=body) as answer:
                 next(answer.iter_raw())
                 served.process.send_signal(signal.SIGINT)
-                time.sleep(0.3)
+                until_draining(served)
                 assert served.process.poll() is None
                 served.process.send_signal(signal.SIGINT)
                 served.process.wait(5)

@@ -62,9 +62,8 @@ async def test_a_client_that_leaves_is_no_unexpected_error(
     _, writer = await asyncio.open_connection(url.host, url.port)
     writer.write(b"POST /v1/route HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
     await writer.drain()
-    await asyncio.sleep(0.05)
     writer.close()
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(20):
         while not (lines := [made for made in caplog.records if made.message == "request"]):
             await asyncio.sleep(0.01)
     assert lines[0].__dict__["status"] == 499

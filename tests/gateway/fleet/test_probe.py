@@ -8,6 +8,7 @@ import pytest
 
 from engine_adapters.base import Address
 from engine_adapters.engines import create_engine
+from engine_adapters.errors import EngineTimeout
 from engine_adapters.http import Connection, Timeouts, create_transport
 from gateway.fleet import Replica, State
 from gateway.fleet.probe import Prober
@@ -25,7 +26,7 @@ async def replica(engine: FakeEngine) -> AsyncIterator[Replica]:
 
 
 def prober(replica: Replica, **settings: float) -> Prober:
-    return Prober(replica, ProbeSettings.model_validate({"interval_s": 60, "timeout_s": 0.2, **settings}))
+    return Prober(replica, ProbeSettings.model_validate({"interval_s": 60, "timeout_s": 20, **settings}))
 
 
 async def test_a_good_answer_takes_it_in(replica: Replica) -> None:
@@ -56,38 +57,69 @@ async def test_an_error_answer_takes_it_out_at_once(replica: Replica, engine: Fa
     assert not replica.up
 
 
-async def test_silence_takes_three_probes(replica: Replica, engine: FakeEngine) -> None:
+async def test_silence_is_noticed(replica: Replica, engine: FakeEngine) -> None:
+    await prober(replica).probe()
+    engine.faults.health_delay_s = 60
+    await prober(replica, timeout_s=0.05, failures=1).probe()
+    assert not replica.up
+
+
+async def test_silence_takes_three_probes() -> None:
+    pages = Pages()
+    replica = behind(pages)
     probes = prober(replica)
     await probes.probe()
-    engine.faults.health_delay_s = 5
+    pages.silent = True
     await probes.probe()
     await probes.probe()
     assert replica.up
     await probes.probe()
     assert not replica.up
-    engine.faults.health_delay_s = 0
+    pages.silent = False
     await probes.probe()
     assert replica.up
 
 
-async def test_two_silent_probes_are_forgiven(replica: Replica, engine: FakeEngine) -> None:
+async def test_two_silent_probes_are_forgiven() -> None:
+    pages = Pages()
+    replica = behind(pages)
     probes = prober(replica)
     await probes.probe()
     for _ in range(3):
-        engine.faults.health_delay_s = 5
+        pages.silent = True
         await probes.probe()
         await probes.probe()
-        engine.faults.health_delay_s = 0
+        pages.silent = False
         await probes.probe()
     assert replica.up
 
 
+async def test_whoever_answers_is_not_asked_unless_it_is_suspect(
+    replica: Replica, engine: FakeEngine
+) -> None:
+    asked = engine.requests
+    probes = prober(replica)
+    await probes.probe(trust_answers=True)
+    replica.answered()
+    await probes.probe(trust_answers=True)
+    assert len(asked("/health")) == 1
+    await probes.probe(trust_answers=True)
+    assert len(asked("/health")) == 2, "an answer stands for one probe"
+    replica.answered()
+    await probes.probe(trust_answers=False)
+    assert len(asked("/health")) == 3
+    replica.answered()
+    replica.fall("for a while")
+    await probes.probe(trust_answers=True)
+    assert len(asked("/health")) == 4, "it must come back by a probe of its own"
+
+
 async def test_a_suspicion_is_looked_into_at_once(replica: Replica, engine: FakeEngine) -> None:
-    watching = asyncio.create_task(prober(replica, interval_s=1).run())
+    watching = asyncio.create_task(prober(replica, interval_s=10).run())
     await until(lambda: replica.up)
     engine.stop()
     replica.suspected.set()
-    await until(lambda: not replica.up, seconds=0.9)
+    await until(lambda: not replica.up, seconds=8)
     watching.cancel()
 
 
@@ -101,7 +133,11 @@ class Pages:
     ) -> None:
         self.pages = {"/health": (200, b""), "/v1/models": (200, models), "/metrics": metrics}
 
+        self.silent = False
+
     async def fetch(self, path: str, *, timeout_s: float) -> tuple[int, bytes]:
+        if self.silent:
+            raise EngineTimeout(path)
         return self.pages[path]
 
 
