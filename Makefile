@@ -28,7 +28,7 @@ format: $(DEV)/.made  ## rewrite the code in ruff's format
 	$(DEV)/bin/ruff format .
 	$(DEV)/bin/ruff check --fix .
 
-test: $(DEV)/.made engine-vllm docker-compose  ## all tests, those on real engines included
+test: $(DEV)/.made engine-vllm engine-sglang docker-compose  ## all tests, those on real engines included
 	$(DEV)/bin/pytest -m "not soak"
 
 test-fast: $(DEV)/.made docker-compose  ## the tests that need no engine, in about a minute
@@ -41,8 +41,8 @@ soak: $(DEV)/.made engine-vllm  ## the long runs
 docker-compose:
 	@deploy/apt-install docker-compose
 
-bench-%: $(DEV)/.made  ## run a benchmark: a table, and benchmarks/results/NAME.json
-	@$(DEV)/bin/python -m benchmarks.$*
+bench-%: $(DEV)/.made  ## run a benchmark: a table, and benchmarks/results/NAME.json (bench-main: ENGINE=sglang)
+	@$(DEV)/bin/python -m benchmarks.$* $(if $(ENGINE),--engine $(ENGINE))
 
 PIP_COMPILE := pip-compile --quiet --generate-hashes --strip-extras --no-annotate --no-header \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host
@@ -54,15 +54,17 @@ clean:  ## remove the environments, models and logs made here
 	rm -rf $(HPKV_HOME)
 
 # ---- a fleet on this machine ----
-.PHONY: up down engine-vllm lock-vllm
+.PHONY: up down engine-vllm engine-sglang sglang-tools lock-vllm lock-sglang
 up: export HPKV_UP_MODEL := $(or $(MODEL),$(HPKV_UP_MODEL))
+up: export HPKV_UP_ENGINE := $(or $(ENGINE),$(HPKV_UP_ENGINE))
 up: export HPKV_UP_ENGINES := $(or $(ENGINES),$(HPKV_UP_ENGINES))
 up: export HPKV_UP_PORT := $(or $(PORT),$(HPKV_UP_PORT))
 up: export HPKV_UP_ENGINE_PORT := $(or $(ENGINE_PORT),$(HPKV_UP_ENGINE_PORT))
 up: export HPKV_UP_REPLICAS := $(or $(REPLICAS),$(HPKV_UP_REPLICAS))
 up: export HPKV_UP_TIERS := $(or $(TIERS),$(HPKV_UP_TIERS))
 up: export HPKV_UP_ENGINE_ARGS := $(or $(ENGINE_ARGS),$(HPKV_UP_ENGINE_ARGS))
-up: $(GATEWAY)/.made  ## two replicas and a gateway (MODEL= ENGINES= PORT= ENGINE_PORT= REPLICAS= TIERS= ENGINE_ARGS=)
+up: $(GATEWAY)/.made $(if $(filter sglang mixed,$(ENGINE)),sglang-tools)
+up:  ## two replicas and a gateway (ENGINE=vllm|sglang|mixed MODEL= ENGINES= PORT= ENGINE_PORT= REPLICAS= TIERS= ENGINE_ARGS=)
 	@$(GATEWAY)/bin/hpkv up
 
 # Not made anew for this: the running gateway lives in that environment.
@@ -72,5 +74,16 @@ down:  ## end what `make up` has started, and nothing else
 engine-vllm: $(GATEWAY)/.made  ## vLLM's CPU environment and the small model
 	@$(GATEWAY)/bin/hpkv up --prepare-only
 
+engine-sglang: $(GATEWAY)/.made sglang-tools  ## SGLang's CPU environment and the small model
+	@$(GATEWAY)/bin/hpkv up --prepare-only --engine sglang
+
+# SGLang compiles its page hashes when it first needs them.
+sglang-tools:
+	@deploy/apt-install g++
+	@deploy/apt-install openssl/sha.h libssl-dev
+
 lock-vllm:  ## resolve vLLM's CPU environment anew (needs pip-tools on the path)
 	@deploy/lock-vllm
+
+lock-sglang:  ## resolve SGLang's CPU environment anew (needs pip-tools on the path)
+	@deploy/lock-sglang

@@ -1,4 +1,4 @@
-"""Real engines for benchmarks: vLLM replicas of SmolLM2 on CPU, each with its share of the cores."""
+"""Real engines for benchmarks: replicas of SmolLM2 on CPU, each with its share of the cores."""
 
 import os
 import shutil
@@ -10,20 +10,21 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.servers import HOME, ServerFailed, free_port
+from engine_adapters.replica import LocalReplica
 from engine_adapters.up import fleet, http, machine, options, small_model
 from engine_adapters.up.crew import Crew
+from engine_adapters.up.kinds import KINDS, Kind
 from engine_adapters.up.processes import Child
 from engine_adapters.up.progress import Progress
 from engine_adapters.up.state import Folder
-from engine_adapters.vllm import cpu
 
 MODEL = small_model.NAME
 READY_S = 300.0
 
 
 @contextmanager
-def running_replicas(count: int) -> Iterator[list[cpu.CpuReplica]]:
-    """`count` replicas, ready; what they need is made where it is missing.
+def running_replicas(count: int, engine: str = "vllm") -> Iterator[list[LocalReplica]]:
+    """`count` replicas of this kind, ready; what they need is made where it is missing.
 
     Raises:
         UpError: this machine cannot run them.
@@ -31,41 +32,43 @@ def running_replicas(count: int) -> Iterator[list[cpu.CpuReplica]]:
     """
     each = fleet.ENGINE_MEMORY + machine.GIB + options.SMALL_MODEL_BYTES
     machine.require_memory(count, each, machine.available_memory())
-    executable = fleet.prepare(options.Options(HOME, HOME / "up"), Progress(Console(stderr=True)))
+    kind = KINDS[engine]
+    made = fleet.prepare(options.Options(HOME, HOME / "up", engine=engine), Progress(Console(stderr=True)))
+    executable = made[engine].script(kind.program)
     folder = Folder(HOME / "bench-engines" / str(os.getpid()))
     folder.path.mkdir(parents=True)
     crew = Crew(folder, "")
     try:
         shares = machine.core_shares(os.sched_getaffinity(0), count)
-        specs = [_spec(crew.sockets, "abcdefgh"[i], share) for i, share in enumerate(shares)]
+        specs = [_spec(kind, crew.sockets, "abcdefgh"[i], share) for i, share in enumerate(shares)]
         children = [
             crew.start(
                 spec.name,
-                cpu.command(spec, executable.script("vllm"), os.environ),
-                cpu.environment(spec, os.environ),
+                kind.command(spec, executable, os.environ),
+                kind.environment(spec, os.environ),
             )
             for spec in specs
         ]
         for spec, child in zip(specs, children, strict=True):
-            _await(spec, child)
+            _await(f"{spec.url}{kind.ready}", child)
         yield specs
     finally:
         crew.end()
         shutil.rmtree(folder.path)
 
 
-def _spec(sockets: Path, name: str, cores: tuple[int, ...]) -> cpu.CpuReplica:
+def _spec(kind: Kind, sockets: Path, name: str, cores: tuple[int, ...]) -> LocalReplica:
     model = str(HOME / "models" / MODEL)
-    return cpu.CpuReplica(name, model, MODEL, free_port(), sockets, cores)
+    return kind.replica(name, model, MODEL, free_port(), sockets, cores)
 
 
-def _await(spec: cpu.CpuReplica, child: Child) -> None:
+def _await(ready: str, child: Child) -> None:
     deadline = time.monotonic() + READY_S
-    while not http.answers(f"{spec.url}/health"):
+    while not http.answers(ready):
         if not child.running or time.monotonic() > deadline:
             exit_status = child.process.returncode
             raise ServerFailed(
-                f"replica {spec.name} did not come up (exit status {exit_status}). Its log ends:\n"
+                f"replica {child.name} did not come up (exit status {exit_status}). Its log ends:\n"
                 f"{child.log_end()}"
             )
         time.sleep(0.2)

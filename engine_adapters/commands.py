@@ -1,6 +1,8 @@
 """`hpkv launch`: an engine with our part in it. `hpkv up` and `hpkv down`: a local fleet."""
 
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -28,45 +30,99 @@ State = Annotated[
 ]
 
 
+Model = Annotated[str, typer.Argument(help="Folder or hub name")]
+Flags = Annotated[list[str] | None, typer.Argument(metavar="-- FLAGS", help="Any flags of the engine's")]
+Events = Annotated[
+    str, typer.Option(help="Where KV events are: ipc://PATH or tcp://*:PORT (default: a private socket)")
+]
+Replay = Annotated[str, typer.Option(help="Where missed KV events are sent again; goes with --events")]
+Env = Annotated[
+    Path | None,
+    typer.Option(help="The engine's environment (default: its folder in $HPKV_HOME/envs, else PATH)"),
+]
+Show = Annotated[bool, typer.Option("--print", help="Show the command and start nothing")]
+
+
 @launch.command("vllm", epilog="vLLM's own flags go behind `--`.")
 def launch_vllm(
-    model: Annotated[str, typer.Argument(help="Folder or hub name")],
-    flags: Annotated[list[str] | None, typer.Argument(metavar="-- FLAGS", help="Any flags of vLLM's")] = None,
+    model: Model,
+    flags: Flags = None,
     tiers: Annotated[
         str, typer.Option(help="Such as host=8GiB,ssd=/data/kv:200GiB,shared=s3://bucket/kv")
     ] = "gpu",
-    events: Annotated[
-        str, typer.Option(help="Where KV events are: ipc://PATH or tcp://*:PORT (default: a private socket)")
-    ] = "",
-    replay: Annotated[
-        str, typer.Option(help="Where missed KV events are sent again; goes with --events")
-    ] = "",
-    env: Annotated[
-        Path | None, typer.Option(help="vLLM's environment (default: $HPKV_HOME/envs/vllm, else PATH's vllm)")
-    ] = None,
-    show: Annotated[bool, typer.Option("--print", help="Show the command and start nothing")] = False,
+    events: Events = "",
+    replay: Replay = "",
+    env: Env = None,
+    show: Show = False,
 ) -> None:
     """Become `vllm serve`, with KV events on and the tiers in it; signals reach the engine."""
-    import shlex
-
-    from engine_adapters.errors import SettingsError
+    from engine_adapters import launching
+    from engine_adapters.flags import value_of
     from engine_adapters.tiers import parse_tiers
     from engine_adapters.vllm import launch as vllm
 
     environ, given = dict(os.environ), tuple(flags or ())
-    try:
-        executable = vllm.find_executable(env, Path(home) if (home := environ.get("HPKV_HOME")) else None)
-        endpoints = vllm.endpoints(events, replay, given, environ)
+    with _refusing():
+        executable = launching.find_executable("vllm", env, _home(environ))
+        name = f"vllm-{value_of(given, '--port', vllm.PORT)}"
+        endpoints = launching.endpoints(events, replay, name, environ)
         one = vllm.Launch(model, parse_tiers(tiers), endpoints, given)
         command = vllm.command(one, executable, environ)
-        if show:
-            typer.echo(shlex.join(command))
-            return
-        vllm.check(one, executable, environ)
+        if not show:
+            vllm.check(one, executable, environ)
+    _become(executable, command, environ, vllm.announcement(one, environ), show)
+
+
+@launch.command("sglang", epilog="SGLang's own flags go behind `--`.")
+def launch_sglang(
+    model: Model,
+    flags: Flags = None,
+    events: Events = "",
+    replay: Replay = "",
+    env: Env = None,
+    show: Show = False,
+) -> None:
+    """Become `sglang serve`, with KV events on and pages of 16 tokens; signals reach the engine."""
+    from engine_adapters import launching
+    from engine_adapters.flags import value_of
+    from engine_adapters.sglang import launch as sglang
+
+    environ, given = dict(os.environ), tuple(flags or ())
+    with _refusing():
+        executable = launching.find_executable("sglang", env, _home(environ))
+        name = f"sglang-{value_of(given, '--port', sglang.PORT)}"
+        one = sglang.Launch(model, launching.endpoints(events, replay, name, environ), given)
+        command = sglang.command(one, executable)
+        if not show:
+            sglang.check(executable, environ)
+    _become(executable, command, environ, sglang.announcement(one), show)
+
+
+def _home(environ: Mapping[str, str]) -> Path | None:
+    return Path(home) if (home := environ.get("HPKV_HOME")) else None
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """End with what is wrong, if something is."""
+    from engine_adapters.errors import SettingsError
+
+    try:
+        yield
     except SettingsError as error:
         typer.echo(f"hpkv launch: {error}", err=True)
         raise typer.Exit(1) from None
-    typer.echo(vllm.announcement(one, environ), err=True)
+
+
+def _become(
+    executable: Path, command: list[str], environ: dict[str, str], announcement: str, show: bool
+) -> None:
+    import shlex
+
+    if show:
+        typer.echo(shlex.join(command))
+        return
+    typer.echo(announcement, err=True)
     environ["PATH"] = f"{executable.parent}{os.pathsep}{environ.get('PATH', os.defpath)}"
     os.execve(executable, command, environ)
 
@@ -76,6 +132,9 @@ def up(
     model: Annotated[
         str, typer.Option(envvar="HPKV_UP_MODEL", help="Folder or hub name (default: SmolLM2-135M-Instruct)")
     ] = "",
+    engine: Annotated[
+        str, typer.Option(envvar="HPKV_UP_ENGINE", help="vllm, sglang, or mixed: by turns")
+    ] = "vllm",
     engines: Annotated[
         str,
         typer.Option(envvar="HPKV_UP_ENGINES", help="URLs of engines that run already, instead of new ones"),
@@ -124,6 +183,7 @@ def up(
             home=home,
             state=(state or home / "up").absolute(),
             model=model,
+            engine=engine,
             engines=tuple(engines.split()),
             port=port,
             engine_port=engine_port,

@@ -1,4 +1,4 @@
-"""Real engines for tests: two vLLM replicas on CPU, shared by a whole run, whole again after each test."""
+"""Real engines for tests: two at a time on CPU, shared by a whole run, whole again after each test."""
 
 import os
 import shutil
@@ -8,14 +8,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 from rich.console import Console
 
+from engine_adapters.replica import LocalReplica
+from engine_adapters.sglang import cpu as sglang_cpu
 from engine_adapters.up import fleet, http, machine, options, processes, small_model, state
 from engine_adapters.up.crew import Crew
+from engine_adapters.up.kinds import KINDS
 from engine_adapters.up.progress import Progress
 from engine_adapters.up.state import Folder
-from engine_adapters.vllm import cpu
 
 HOME = Path(os.environ.get("HPKV_HOME") or Path(__file__).parent.parent / ".hpkv").absolute()
 """As in the Makefile: where `make test` has made the environment and the model."""
@@ -26,10 +29,29 @@ TEST_TIMEOUT = 600
 """Seconds of one test on engines: the first to ask for them waits for their start, too."""
 
 
-class Replica:
-    """One real vLLM server of SmolLM2, on a port and event endpoints that it keeps over restarts."""
+ENGINES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "a": ("vllm", ()),
+    "b": ("vllm", ()),
+    "c": ("sglang", ()),
+    "d": ("sglang", (*sglang_cpu.HOST_TIER, "--max-total-tokens=3072")),
+}
+"""Kind and more flags of each engine. The KV cache of `d` is small, so that its host tier is needed."""
 
-    def __init__(self, spec: cpu.CpuReplica, executable: Path, crew: Crew) -> None:
+_FOR_TESTS = {
+    # /reset_prefix_cache, and responses that are kept
+    "vllm": {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ENABLE_RESPONSES_API_STORE": "1"},
+    "sglang": {},
+}
+
+_TURNS = ("mixed_replicas", "sglang_replicas")
+"""Fixtures whose tests come last, in this order."""
+
+
+class Replica:
+    """One real engine with SmolLM2, on a port and event endpoints that it keeps over restarts."""
+
+    def __init__(self, kind: str, spec: LocalReplica, executable: Path, crew: Crew) -> None:
+        self.kind = kind
         self.name = spec.name
         self.url = spec.url
         self.events = spec.events
@@ -41,19 +63,22 @@ class Replica:
 
     def start(self) -> None:
         """Start it (again); returns at once."""
-        # /reset_prefix_cache, and responses that are kept
-        ours = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ENABLE_RESPONSES_API_STORE": "1"}
-        base = {**os.environ, **ours}
-        command = cpu.command(self._spec, self._executable, base)
-        self._child = self._crew.start(self.name, command, cpu.environment(self._spec, base))
+        kind, base = KINDS[self.kind], {**os.environ, **_FOR_TESTS[self.kind]}
+        command = kind.command(self._spec, self._executable, base)
+        self._child = self._crew.start(self.name, command, kind.environment(self._spec, base))
 
     def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
-        """Block until it answers its health check."""
+        """Block until it serves."""
         deadline = time.monotonic() + timeout
-        while not http.answers(f"{self.url}/health"):
+        while not http.answers(f"{self.url}{KINDS[self.kind].ready}"):
             assert self._child.running, f"replica {self.name} ended while starting:\n{self.log_end()}"
             assert time.monotonic() < deadline, f"replica {self.name} is not ready:\n{self.log_end()}"
             time.sleep(0.2)
+
+    def reset_cache(self) -> None:
+        """Have it forget all KV."""
+        path = "/flush_cache" if self.kind == "sglang" else "/reset_prefix_cache"
+        httpx2.post(f"{self.url}{path}", timeout=30).raise_for_status()
 
     def kill(self) -> None:
         """End all of its processes without warning; returns when they are gone."""
@@ -100,27 +125,80 @@ def small_model_folder() -> Path:
     return HOME / "models" / MODEL
 
 
+class Pool:
+    """Real engines by name, two at a time: those that are asked for take the place of others."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+        self._running: dict[str, Replica] = {}
+
+    def of(self, *names: str) -> tuple[Replica, ...]:
+        """These engines, ready."""
+        for name in self._running.keys() - set(names):
+            self._running.pop(name).kill()
+        for name, cores in zip(names, machine.core_shares(os.sched_getaffinity(0), len(names)), strict=True):
+            if name not in self._running:
+                self._running[name] = self._started(name, cores)
+        replicas = tuple(self._running[name] for name in names)
+        for replica in replicas:
+            replica.wait_ready()
+        return replicas
+
+    def _started(self, name: str, cores: tuple[int, ...]) -> Replica:
+        kind, extra = ENGINES[name]
+        each = fleet.ENGINE_MEMORY + machine.GIB + options.SMALL_MODEL_BYTES
+        machine.require_memory(1, each, machine.available_memory())
+        made = fleet.prepare(options.Options(HOME, HOME / "up", engine=kind), Progress(Console()))
+        spec = KINDS[kind].replica(
+            name=name,
+            model=str(HOME / "models" / MODEL),
+            served_name=MODEL,
+            port=free_port(),
+            sockets=self._crew.sockets,
+            cores=cores,
+            extra=extra,
+        )
+        return Replica(kind, spec, made[kind].script(KINDS[kind].program), self._crew)
+
+
 @pytest.fixture(scope="session")
-def replicas(small_model_folder: Path) -> Iterator[tuple[Replica, ...]]:
-    """Two replicas, `a` and `b`, ready. What a test kills or freezes is whole again for the next one."""
-    each = fleet.ENGINE_MEMORY + machine.GIB + options.SMALL_MODEL_BYTES
-    machine.require_memory(2, each, machine.available_memory())
-    executable = fleet.prepare(options.Options(HOME, HOME / "up"), Progress(Console())).script("vllm")
+def engine_pool() -> Iterator[Pool]:
+    """Where this run's engines come from."""
     root = HOME / "test-engines"
     _end_those_of_killed_runs(root)
     folder = Folder(root / str(os.getpid()))
     folder.path.mkdir(parents=True)
     crew = Crew(folder, "")
     try:
-        shares = machine.core_shares(os.sched_getaffinity(0), 2)
-        specs = [_spec(small_model_folder, crew.sockets, *share) for share in zip("ab", shares, strict=True)]
-        both = tuple(Replica(spec, executable, crew) for spec in specs)
-        for replica in both:
-            replica.wait_ready()
-        yield both
+        yield Pool(crew)
     finally:
         crew.end()
         shutil.rmtree(folder.path)
+
+
+@pytest.fixture
+def replicas(engine_pool: Pool) -> Iterator[tuple[Replica, ...]]:
+    """Two vLLM replicas, `a` and `b`. What a test kills or freezes is whole again for the next one."""
+    yield from _lent(engine_pool, "a", "b")
+
+
+@pytest.fixture
+def mixed_replicas(engine_pool: Pool) -> Iterator[tuple[Replica, ...]]:
+    """vLLM's `a` and SGLang's `c`, as `replicas`."""
+    yield from _lent(engine_pool, "a", "c")
+
+
+@pytest.fixture
+def sglang_replicas(engine_pool: Pool) -> Iterator[tuple[Replica, ...]]:
+    """SGLang's `c`, and `d`, which has SGLang's host tier, as `replicas`."""
+    yield from _lent(engine_pool, "c", "d")
+
+
+def _lent(pool: Pool, *names: str) -> Iterator[tuple[Replica, ...]]:
+    lent = pool.of(*names)
+    yield lent
+    for replica in lent:
+        replica.heal()
 
 
 def _end_those_of_killed_runs(root: Path) -> None:
@@ -130,26 +208,14 @@ def _end_those_of_killed_runs(root: Path) -> None:
             shutil.rmtree(path)
 
 
-def _spec(model: Path, sockets: Path, name: str, cores: tuple[int, ...]) -> cpu.CpuReplica:
-    return cpu.CpuReplica(
-        name=name,
-        model=str(model),
-        served_name=MODEL,
-        port=free_port(),
-        sockets=sockets,
-        cores=cores,
-    )
-
-
-@pytest.fixture(autouse=True)
-def _whole_again(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield
-    if "replicas" in request.fixturenames:
-        for replica in request.getfixturevalue("replicas"):
-            replica.heal()
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Tests on the same engines run together: changing engines takes a minute.
+    items.sort(key=_turn)
     for item in items:
         if item.get_closest_marker("engine") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(TEST_TIMEOUT))
+
+
+def _turn(item: pytest.Item) -> int:
+    names = getattr(item, "fixturenames", ())
+    return max((turn for turn, name in enumerate(_TURNS, 1) if name in names), default=0)

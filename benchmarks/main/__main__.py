@@ -1,4 +1,4 @@
-"""`python -m benchmarks.main [--only NAME] [--profile]`: the table, or where the CPU time goes instead."""
+"""`python -m benchmarks.main [--only NAME] [--engine NAME] [--profile]`: the table, or a profile instead."""
 
 import sys
 from pathlib import Path
@@ -28,6 +28,9 @@ def main(
     only: Annotated[
         list[str] | None, typer.Option(help=f"run of {', '.join(SCENARIOS)}; default: all")
     ] = None,
+    engine: Annotated[
+        str, typer.Option(help="vllm, or sglang: then what needs real engines, and nothing else")
+    ] = "vllm",
     profile: Annotated[bool, typer.Option(help=f"profile instead, under {', '.join(LOADS)}")] = False,
 ) -> None:
     if unknown := set(only or ()) - SCENARIOS.keys():
@@ -35,6 +38,8 @@ def main(
     if profile:
         run_profile(only or list(LOADS))
         return
+    if engine != "vllm":
+        sys.exit(_on(engine))
     # A part of the figures is no result of the benchmark: it is shown, and kept elsewhere.
     results: Path = HOME / "bench-results" if only else RESULTS
     report = Report("main", results=results)
@@ -45,6 +50,15 @@ def main(
             report.note(f"{name}: not measured: {error}")
     status = report.finish()
     sys.exit(0 if only else status)
+
+
+def _on(engine: str) -> int:
+    report = Report(f"main-{engine}", results=RESULTS)
+    try:
+        second_turn.measure(report, engine)
+    except (ServerFailed, UpError) as error:
+        report.note(f"second_turn: not measured: {error}")
+    return report.finish()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from benchmarks.main.texts import message
 from benchmarks.report import Report
 from benchmarks.servers import Server, ServerFailed
 from benchmarks.stats import median_interval
-from engine_adapters.vllm.cpu import CpuReplica
+from engine_adapters.replica import LocalReplica
 
 CHATS, WARM = 10, 2
 FIRST_CHARS = 15_100
@@ -45,12 +45,12 @@ class Chat(NamedTuple):
     second: Turn
 
 
-def measure(report: Report) -> None:
+def measure(report: Report, engine: str = "vllm") -> None:
     """Alternating chats through both gateways; the first ones warm up and do not count."""
     with (
-        running_replicas(2) as replicas,
-        _gateway("two", replicas) as two,
-        _gateway("single", replicas[:1]) as single,
+        running_replicas(2, engine) as replicas,
+        _gateway("two", engine, replicas) as two,
+        _gateway("single", engine, replicas[:1]) as single,
     ):
         for gateway in (two, single):
             await_prefixes(gateway)
@@ -58,8 +58,11 @@ def measure(report: Report) -> None:
     _report(report, [on_two for on_two, _ in pairs], [alone for _, alone in pairs])
 
 
-def _gateway(name: str, replicas: list[CpuReplica]) -> Server:
-    upstreams = [{"name": r.name, "url": r.url, "events": r.events, "replay": r.replay} for r in replicas]
+def _gateway(name: str, engine: str, replicas: list[LocalReplica]) -> Server:
+    upstreams = [
+        {"name": r.name, "url": r.url, "engine": engine, "events": r.events, "replay": r.replay}
+        for r in replicas
+    ]
     return serve(f"{name}-replica", upstreams, None)
 
 

@@ -8,7 +8,7 @@ VERSION = "0.5.23"
 
 _PLUGINS = """\
 [sglang.srt.plugins]
-hpkv_cpu = engine_adapters.sglang.cpu.plugin:register
+hpkv_cpu = engine_adapters.sglang.shims.plugin:register
 """
 
 CPU = Recipe(
@@ -19,5 +19,5 @@ CPU = Recipe(
     hint="The list wants torch's CPU build for Python 3.11 on Linux x86-64: if pip has not found it, point "
     "PIP_EXTRA_INDEX_URL at PyTorch's index of CPU builds. ",
     entry_points=_PLUGINS,
-    starts=("engine_adapters.sglang.cpu.start",),
+    starts=("engine_adapters.sglang.shims.start",),
 )

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from engine_adapters import shared_memory
-from engine_adapters.vllm import cpu
-from engine_adapters.vllm import environment as vllm_environment
+from engine_adapters.replica import LocalReplica
 
 from . import environments, gateway, http, machine, notices, small_model, snippets
 from .crew import Crew
@@ -16,6 +15,7 @@ from .environments import Environment
 from .errors import ChildFailed
 from .gateway import Upstream
 from .interrupts import Interrupts
+from .kinds import KINDS
 from .options import Model, Options, find_model
 from .processes import Child
 from .progress import Progress
@@ -29,18 +29,20 @@ WATCH_INTERVAL = 0.3
 GATEWAY = "gateway"
 
 
-def prepare(options: Options, progress: Progress) -> Environment:
-    """Make what replicas need: vLLM's environment and, unless another is asked for, the small model."""
-    log = options.home / "logs" / "vllm-environment.log"
-    with progress.step("vLLM's environment") as step:
-        environment = environments.ensure(vllm_environment.CPU, options.home, log, step.detail)
+def prepare(options: Options, progress: Progress) -> dict[str, Environment]:
+    """Make what replicas need: each kind's environment and, unless another is asked for, the small model."""
+    made = {}
+    for name in dict.fromkeys(options.kinds):
+        log = options.home / "logs" / f"{name}-environment.log"
+        with progress.step(f"{KINDS[name].title}'s environment") as step:
+            made[name] = environments.ensure(KINDS[name].recipe, options.home, log, step.detail)
     if not options.model:
         with progress.step(small_model.NAME) as step:
-            small_model.ensure(options.home, environment, step.detail)
-    return environment
+            small_model.ensure(options.home, next(iter(made.values())), step.detail)
+    return made
 
 
-Prepare = Callable[[Options, Progress], Environment]
+Prepare = Callable[[Options, Progress], Mapping[str, Environment]]
 
 
 def up(options: Options, progress: Progress, prepare: Prepare = prepare) -> None:
@@ -90,7 +92,10 @@ class Fleet:
             launches = self._launches(self._checked_model())
             model = launches[0].served_name
             self._start_replicas(launches)
-            upstreams = [Upstream(it.name, it.url, it.events, it.replay) for it in launches]
+            upstreams = [
+                Upstream(it.name, it.url, it.events, it.replay, kind)
+                for it, kind in zip(launches, options.kinds, strict=True)
+            ]
         self._start_gateway(upstreams)
         self._tell(upstreams)
         self._progress.say(
@@ -99,8 +104,10 @@ class Fleet:
         )
 
     def _found(self, engines: Sequence[str]) -> list[Upstream]:
-        found = [http.event_endpoints(url) for url in engines]
-        return [Upstream(_name(i), url, *found[i]) for i, url in enumerate(engines)]
+        return [
+            Upstream(_name(i), url, *http.event_endpoints(url), http.kind(url))
+            for i, url in enumerate(engines)
+        ]
 
     def _tell(self, upstreams: Sequence[Upstream]) -> None:
         lines = [] if self._options.engines else [notices.tiers(self._options.tiers)]
@@ -120,31 +127,33 @@ class Fleet:
         machine.require_memory(options.replicas, each, machine.available_memory())
         return model
 
-    def _launches(self, model: Model) -> list[cpu.CpuReplica]:
-        cores = machine.core_shares(os.sched_getaffinity(0), self._options.replicas)
+    def _launches(self, model: Model) -> list[LocalReplica]:
+        options = self._options
+        cores = machine.core_shares(os.sched_getaffinity(0), options.replicas)
         return [
-            cpu.CpuReplica(
+            KINDS[kind].replica(
                 name=_name(i),
                 model=model.source,
                 served_name=model.name,
-                port=port,
+                port=options.engine_ports[i],
                 sockets=self._crew.sockets,
                 cores=cores[i],
-                tiers=self._options.tiers,
-                extra=self._options.engine_args,
+                tiers=options.tiers,
+                extra=options.engine_args,
             )
-            for i, port in enumerate(self._options.engine_ports)
+            for i, kind in enumerate(options.kinds)
         ]
 
-    def _start_replicas(self, launches: Sequence[cpu.CpuReplica]) -> None:
-        environment = self._prepare(self._options, self._progress)
+    def _start_replicas(self, launches: Sequence[LocalReplica]) -> None:
+        made = self._prepare(self._options, self._progress)
         names = ", ".join(one.name for one in launches)
         with self._progress.step(f"{launches[0].served_name} on replicas {names}") as step:
             ready: dict[Child, Callable[[], bool]] = {}
-            for one in launches:
-                command = cpu.command(one, environment.script("vllm"), os.environ)
-                child = self._start(one.name, command, cpu.environment(one, os.environ))
-                ready[child] = partial(http.answers, f"{one.url}/health")
+            for one, name in zip(launches, self._options.kinds, strict=True):
+                kind = KINDS[name]
+                command = kind.command(one, made[name].script(kind.program), os.environ)
+                child = self._start(one.name, command, kind.environment(one, os.environ))
+                ready[child] = partial(http.answers, f"{one.url}{kind.ready}")
             self._await(ready, step.detail)
 
     def _start_gateway(self, upstreams: Sequence[Upstream]) -> None:

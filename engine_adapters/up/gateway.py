@@ -17,6 +17,7 @@ class Upstream:
     url: str
     events: str = ""
     replay: str = ""
+    engine: str = "vllm"
 
 
 def write_config(file: Path, port: int, upstreams: Sequence[Upstream]) -> None:
@@ -29,7 +30,7 @@ def write_config(file: Path, port: int, upstreams: Sequence[Upstream]) -> None:
 
 
 def _entry(upstream: Upstream) -> dict[str, Any]:
-    entry = {"name": upstream.name, "url": upstream.url, "engine": "vllm"}
+    entry = {"name": upstream.name, "url": upstream.url, "engine": upstream.engine}
     endpoints = {"events": upstream.events, "replay": upstream.replay}
     return entry | {key: endpoint for key, endpoint in endpoints.items() if endpoint}
 

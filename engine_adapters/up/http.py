@@ -39,6 +39,11 @@ def served_model(url: str) -> str:
         ) from error
 
 
+def kind(url: str) -> str:
+    """Which kind of engine answers at `url`: only SGLang has this path."""
+    return "sglang" if answers(f"{url.rstrip('/')}/model_info") else "vllm"
+
+
 class Prefixes(msgspec.Struct, frozen=True):
     """How far the gateway knows one model's prompts, as its `/readyz` tells it."""
 

@@ -6,12 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine_adapters.settings import Tiers
+from engine_adapters.tiers import NONE
 
 from . import hub, small_model
 from .errors import ModelUnusable, UpError
 
 MOST_REPLICAS = 26
 """Replicas are named by letters."""
+
+ENGINES = {"vllm": ("vllm",), "sglang": ("sglang",), "mixed": ("vllm", "sglang")}
+"""What `--engine` may be: the kinds of replicas, by turns."""
 
 SMALL_MODEL_BYTES = 270 << 20
 
@@ -21,13 +25,14 @@ class Options:
     """The flags of `hpkv up`.
 
     `home` keeps environments and models; `state` is this fleet's own folder. An empty `model` stands for the
-    small one. With `engines` (URLs) nothing but the gateway is started. `engine_port` is the first replica's.
-    `tiers` are each replica's own, but for the folders, which they share.
+    small one. `engine` is of ENGINES. With `engines` (URLs) nothing but the gateway is started. `engine_port`
+    is the first replica's. `tiers` are each replica's own, but for the folders, which they share.
     """
 
     home: Path
     state: Path
     model: str = ""
+    engine: str = "vllm"
     engines: tuple[str, ...] = ()
     port: int = 8000
     engine_port: int = 8101
@@ -39,11 +44,21 @@ class Options:
     def __post_init__(self) -> None:
         if not 1 <= self.replicas <= MOST_REPLICAS:
             raise UpError(f"--replicas {self.replicas}: from 1 to {MOST_REPLICAS} are possible")
+        if self.engine not in ENGINES:
+            raise UpError(f"--engine {self.engine}: choose from {', '.join(ENGINES)}")
+        if "sglang" in self.kinds and self.tiers.mode != NONE:
+            raise UpError(f"--engine {self.engine} has SGLang in it, which has no tiers of ours: --tiers gpu")
         if self.port in self.engine_ports:
             raise UpError(f"--port {self.port} is also a replica's; set --engine-port to other ports")
         for url in self.engines:
             if not re.match(r"https?://[^/\s]+", url):
                 raise UpError(f"--engines: {url} is not the URL of an engine, such as http://127.0.0.1:8101")
+
+    @property
+    def kinds(self) -> list[str]:
+        """The engine of each replica to start."""
+        turns = ENGINES[self.engine]
+        return [] if self.engines else [turns[i % len(turns)] for i in range(self.replicas)]
 
     @property
     def engine_ports(self) -> Sequence[int]:

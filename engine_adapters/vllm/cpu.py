@@ -1,55 +1,22 @@
 """How a vLLM replica on CPU is started: its flags and its environment, as plain values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from engine_adapters.settings import Tiers
+from engine_adapters.flags import Endpoints
+from engine_adapters.replica import LocalReplica
 
 from . import launch
-from .flags import Endpoints
 from .launch import Launch
 
 
 @dataclass(frozen=True)
-class CpuReplica:
-    """One replica to be.
+class CpuReplica(LocalReplica):
+    """One vLLM replica to be. `kv_space_gib` is the memory for KV blocks."""
 
-    `sockets` is a folder of this fleet's own for vLLM's unix sockets; its path must be short, for theirs end
-    at 107 bytes. `cores` are the CPU cores it computes on; empty leaves the choice to vLLM. `kv_space_gib` is
-    the memory for KV blocks. `extra` ends the command line, so that it wins.
-    """
-
-    name: str
-    model: str
-    served_name: str
-    port: int
-    sockets: Path
-    cores: tuple[int, ...] = ()
     block_tokens: int = 32
     kv_space_gib: int = 1
-    tiers: Tiers = field(default_factory=Tiers)
-    extra: tuple[str, ...] = ()
-
-    @property
-    def url(self) -> str:
-        """Where it answers HTTP."""
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def events(self) -> str:
-        """Endpoint of its KV events. vLLM binds `ipc://` and addresses with a `*`, and connects to others."""
-        return f"ipc://{self.sockets}/{self.name}.events"
-
-    @property
-    def replay(self) -> str:
-        """Endpoint that sends missed KV events again."""
-        return f"ipc://{self.sockets}/{self.name}.replay"
-
-    @property
-    def local(self) -> bool:
-        """Whether the model is a folder, not a hub's name."""
-        return Path(self.model).is_dir()
 
     def launch(self) -> Launch:
         """The same as `hpkv launch vllm` is told it."""

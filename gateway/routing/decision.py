@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from engine_adapters.events import Tier
 from gateway.fleet import Charge, Replica
 from gateway.fleet.speed import PrefillSpeed
 from gateway.routing.base import Candidate, Policy, Prompt, RequestContext
@@ -86,7 +87,8 @@ def decide(
 
 
 def _candidate(prompt: Prompt, replica: Replica, speed: PrefillSpeed, cached: Tiers) -> Candidate:
-    rest = max(prompt.tokens - cached[0], 1)
+    # What an engine loads from its host memory it doesn't compute; the speed is learned from the rest alone.
+    rest = max(prompt.tokens - cached[Tier.GPU] - cached[Tier.HOST], 1)
     return Candidate(
         replica=replica,
         cached=cached,

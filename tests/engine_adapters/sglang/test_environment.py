@@ -38,7 +38,7 @@ def test_what_it_names_of_ours_is_there() -> None:
         for line in CPU.entry_points.splitlines()[1:]
     ]
     assert {folder.parent.parent / f"{module.replace('.', '/')}.py" for module in CPU.starts} == {
-        folder / "cpu/start.py"
+        folder / "shims/start.py"
     }
-    assert [plugin.module for plugin in plugins] == ["engine_adapters.sglang.cpu.plugin"]
-    assert (folder / "cpu/plugin.py").is_file()
+    assert [plugin.module for plugin in plugins] == ["engine_adapters.sglang.shims.plugin"]
+    assert (folder / "shims/plugin.py").is_file()

@@ -40,7 +40,8 @@ from engine_adapters.up.errors import UpError
 from engine_adapters.up.options import Options
 from engine_adapters.up.progress import Progress
 try:
-    fleet.up({options}, Progress(Console()), lambda options, progress: Environment(Path({environment!r})))
+    made = Environment(Path({environment!r}))
+    fleet.up({options}, Progress(Console()), lambda options, progress: dict.fromkeys(options.kinds, made))
 except UpError as error:
     sys.exit(str(error))
 """

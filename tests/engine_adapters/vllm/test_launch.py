@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from engine_adapters import launching
 from engine_adapters.commands import app
 from engine_adapters.errors import SettingsError
 from engine_adapters.vllm import launch
@@ -93,7 +94,7 @@ def test_the_environment_alone_can_turn_tiers_on(env: Path) -> None:
         (("--tiers=host=9000TiB",), "--shm-size="),
         (("--", "--kv-transfer-config={}"), "--kv-transfer-config clashes with what hpkv sets: use --tiers"),
         (("--events=tcp://*:5557",), "--events and --replay go together"),
-        (("--events=tcp://h:1", "--replay=tcp://h:2"), "vLLM can't bind tcp://h:1"),
+        (("--events=tcp://h:1", "--replay=tcp://h:2"), "an engine can't bind tcp://h:1"),
     ],
 )
 def test_what_cannot_work_never_starts(env: Path, arguments: tuple[str, ...], message: str) -> None:
@@ -104,54 +105,25 @@ def test_what_cannot_work_never_starts(env: Path, arguments: tuple[str, ...], me
 
 def test_an_old_vllm_is_refused(tmp_path: Path) -> None:
     env = made(tmp_path / "old", "0.31.4")
-    with pytest.raises(SettingsError, match=r"is vLLM 0\.31\.4; the tiers need 0\.32 or later"):
-        launch.check_environment(env / "bin/vllm", os.environ)
+    with pytest.raises(SettingsError, match=r"is vLLM 0\.31\.4; 0\.32 or later is needed"):
+        launching.check_environment(env / "bin/vllm", launch.NEEDS, os.environ)
 
 
 def test_an_environment_with_another_cache_is_refused(env: Path) -> None:
     (env / "site/cache.py").write_text("")
     with pytest.raises(SettingsError, match=r"can't import us and vLLM .*'cache' is not a package"):
-        launch.check_environment(env / "bin/vllm", os.environ)
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        "#!/opt/venv/bin/python3.12\nimport sys\n",
-        "#!/bin/sh\n'''exec' /opt/venv/bin/python3.12 \"$0\" \"$@\"\n' '''\n",
-        "#!/bin/sh\n'''exec' \"/opt/venv/bin/python3.12\" \"$0\" \"$@\"\n' '''\n",
-    ],
-)
-def test_the_python_behind_a_command(tmp_path: Path, head: str) -> None:
-    script = tmp_path / "vllm"
-    script.write_text(head)
-    assert launch.python_of(script) == "/opt/venv/bin/python3.12"
-    script.write_bytes(b"\x7fELF")
-    with pytest.raises(SettingsError, match="not a command that pip has installed"):
-        launch.python_of(script)
+        launching.check_environment(env / "bin/vllm", launch.NEEDS, os.environ)
 
 
 def test_where_vllm_is_found(env: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(env / "bin"))
-    assert launch.find_executable(None, None) == env / "bin/vllm"
-    assert launch.find_executable(None, tmp_path / "home") == env / "bin/vllm"
+    assert launching.find_executable("vllm", None, None) == env / "bin/vllm"
+    assert launching.find_executable("vllm", None, tmp_path / "home") == env / "bin/vllm"
     ours = made(tmp_path / "home/envs/vllm", "0.32.0") / "bin/vllm"
-    assert launch.find_executable(None, tmp_path / "home") == ours
-    assert launch.find_executable(env, tmp_path / "home") == env / "bin/vllm"
+    assert launching.find_executable("vllm", None, tmp_path / "home") == ours
+    assert launching.find_executable("vllm", env, tmp_path / "home") == env / "bin/vllm"
     with pytest.raises(SettingsError, match="there is no bin/vllm"):
-        launch.find_executable(tmp_path, None)
+        launching.find_executable("vllm", tmp_path, None)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(SettingsError, match="no vllm on PATH"):
-        launch.find_executable(None, None)
-
-
-def test_sockets_by_default_are_private_and_named_by_the_port(tmp_path: Path) -> None:
-    environ = {"XDG_RUNTIME_DIR": str(tmp_path)}
-    folder = tmp_path / f"hpkv-{os.getuid()}"
-    endpoints = launch.endpoints("", "", ["--port=8101"], environ)
-    assert endpoints.events == f"ipc://{folder}/vllm-8101.events"
-    assert endpoints.replay == f"ipc://{folder}/vllm-8101.replay"
-    assert folder.stat().st_mode & 0o777 == 0o700
-    folder.chmod(0o755)
-    with pytest.raises(SettingsError, match="is not ours alone"):
-        launch.endpoints("", "", [], environ)
+        launching.find_executable("vllm", None, None)

@@ -1,0 +1,285 @@
+"""The gateway over real SGLang replicas, with and without SGLang's host tier, and beside one of vLLM."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+from openai import AsyncOpenAI
+
+from tests.engines import MODEL, Replica
+from tests.serving import Serving, serving
+
+pytestmark = pytest.mark.engine
+
+Replicas = tuple[Replica, ...]
+TOPICS = ("rivers", "clouds", "trains")
+PAGE = 16
+
+
+class Talk:
+    """A client that keeps the books."""
+
+    def __init__(self, served: Serving) -> None:
+        self.client = httpx2.AsyncClient(base_url=served.url, timeout=180)
+        self.prompt = self.reported = self.errors = 0
+
+    async def ready(self, replicas: int) -> None:
+        async with asyncio.timeout(90):
+            while True:
+                told = (await self.client.get("/readyz")).json()
+                up = sum(one["state"] == "up" for one in told["replicas"])
+                if up == replicas and told["models"] and told["models"][0]["prefixes"] == "agrees":
+                    return
+                await asyncio.sleep(0.2)
+
+    async def say(self, messages: list[dict[str, str]], **fields: Any) -> "Said":
+        body = {"model": MODEL, "messages": messages, "temperature": 0, "max_tokens": 4, **fields}
+        answer = await self.client.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 200, answer.text
+        said = Said(answer)
+        self.prompt += said.prompt
+        self.reported += said.cached
+        self.errors += abs(sum(said.predicted.values()) - said.cached)
+        await asyncio.sleep(0.3)  # for its events
+        return said
+
+
+class Said:
+    def __init__(self, answer: httpx2.Response) -> None:
+        usage = answer.json()["usage"]
+        self.prompt: int = usage["prompt_tokens"]
+        self.cached: int = (usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0
+        tiers = answer.headers["x-hpkv-cached-tokens"]
+        self.predicted = {tier: int(count) for tier, count in re.findall(r"(\w+)=(\d+)", tiers)}
+        self.replica: str = answer.headers["x-hpkv-replica"]
+        self.text: str = answer.json()["choices"][0]["message"]["content"]
+        self.by_source: dict[str, int] = answer.json().get("sglext", {}).get("cached_tokens_details", {})
+
+
+@contextlib.asynccontextmanager
+async def talking(replicas: Replicas, folder: Path) -> AsyncIterator[Talk]:
+    entries = [
+        {"name": r.name, "url": r.url, "engine": r.kind, "events": r.events, "replay": r.replay}
+        for r in replicas
+    ]
+    file = folder / "hpkv.yaml"
+    file.write_text(yaml.safe_dump({"replicas": entries}))
+    with serving("--config", str(file)) as served:
+        talk = Talk(served)
+        async with talk.client:
+            await talk.ready(len(replicas))
+            yield talk
+
+
+@pytest.fixture
+async def talk(sglang_replicas: Replicas, tmp_path: Path) -> AsyncIterator[Talk]:
+    for replica in sglang_replicas:
+        replica.reset_cache()
+    async with talking(sglang_replicas, tmp_path) as one:
+        yield one
+
+
+@pytest.fixture
+async def mixed(mixed_replicas: Replicas, tmp_path: Path) -> AsyncIterator[Talk]:
+    for replica in mixed_replicas:
+        replica.reset_cache()
+    async with talking(mixed_replicas, tmp_path) as one:
+        yield one
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+async def conversations(talk: Talk, turns: int) -> dict[str, list[str]]:
+    """Interleaved chats of several turns; where each turn was answered."""
+    history: dict[str, list[dict[str, str]]] = {topic: [] for topic in TOPICS}
+    homes: dict[str, list[str]] = {topic: [] for topic in TOPICS}
+    for turn in range(turns):
+        for topic, messages in history.items():
+            messages.append(user(f"{turn}. Tell me something about {topic}. " * (30 if turn == 0 else 3)))
+            said = await talk.say(messages)
+            messages.append(assistant(said.text))
+            homes[topic].append(said.replica)
+            if turn:
+                assert said.cached >= 8 * PAGE
+    return homes
+
+
+async def test_follow_ups_go_to_the_sglang_replica_that_holds_them(talk: Talk) -> None:
+    homes = await conversations(talk, 4)
+    assert all(len(set(one)) == 1 for one in homes.values())
+    assert len({name for one in homes.values() for name in one}) == 2, "new conversations spread"
+    assert talk.errors <= 0.01 * talk.reported
+    assert talk.reported >= talk.prompt / 2
+
+
+async def test_what_the_host_tier_holds_is_known_and_counted_by_source(
+    sglang_replicas: Replicas, tmp_path: Path
+) -> None:
+    *_, tiered = sglang_replicas
+    tiered.reset_cache()
+    async with talking((tiered,), tmp_path) as one:
+        first = user("Which rivers flow to the north? " * 90)
+        await one.say([first])
+        for i in range(5):  # more than fits into the KV cache
+            await one.say([user(f"{i} Say a word about the {i}th bridge. " * 60)])
+        said = await one.say([first, assistant("None."), user("More.")], return_cached_tokens_details=True)
+        assert said.predicted.get("host", 0) >= 8 * PAGE
+        assert said.by_source["host"] == said.predicted["host"]
+        assert said.by_source["device"] == said.predicted.get("gpu", 0)
+        tiered.reset_cache()
+        await asyncio.sleep(0.5)
+        said = await one.say([first, assistant("None."), user("More?")])
+        assert sum(said.predicted.values()) == said.cached == 0
+
+
+async def test_a_killed_sglang_replicas_pages_are_forgotten(talk: Talk, sglang_replicas: Replicas) -> None:
+    messages = [user("Name some rivers and say where they flow. " * 40)]
+    first = await talk.say(messages)
+    home = next(replica for replica in sglang_replicas if replica.name == first.replica)
+    await asyncio.to_thread(home.restart)
+    await talk.ready(2)
+    said = await talk.say([*messages, assistant(first.text), user("More.")])
+    assert sum(said.predicted.values()) == said.cached == 0
+
+
+async def test_a_flush_behind_our_back_misroutes_one_request_at_most(
+    talk: Talk, sglang_replicas: Replicas
+) -> None:
+    messages = [user("Name some bridges and who built them. " * 30)]
+    first = await talk.say(messages)
+    next(one for one in sglang_replicas if one.name == first.replica).reset_cache()
+    wrong = 0
+    for i in range(3):
+        said = await talk.say([*messages, assistant(first.text), user(f"More {i}.")])
+        wrong += sum(said.predicted.values()) > said.cached
+    assert wrong <= 1
+
+
+async def test_a_new_gateway_finds_what_lies_in_sglang(
+    talk: Talk, sglang_replicas: Replicas, tmp_path: Path
+) -> None:
+    histories = [[user(f"Say something about {topic}. " * 30)] for topic in TOPICS[:2]]
+    homes = []
+    for messages in histories:
+        said = await talk.say(messages)
+        messages += [assistant(said.text), user("Go on.")]
+        homes.append(said.replica)
+    async with talking(sglang_replicas, tmp_path) as again:
+        said_again = [await again.say(messages) for messages in histories]
+    assert [said.replica for said in said_again] == homes
+    assert all(sum(said.predicted.values()) == said.cached > 0 for said in said_again)
+
+
+async def test_salts_share_nothing_in_sglang(talk: Talk) -> None:
+    messages = [user("Tell me about the markets of old towns. " * 30)]
+    await talk.say(messages, cache_salt="tenant-a")
+    for salt in ("tenant-b", None):
+        said = await talk.say(messages, **({"cache_salt": salt} if salt else {}))
+        assert sum(said.predicted.values()) == said.cached == 0
+    said = await talk.say(messages, cache_salt="tenant-a")
+    assert sum(said.predicted.values()) == said.cached > 0
+
+
+BAD: list[tuple[str, dict[str, Any], str | None]] = [
+    ("/v1/chat/completions", {"messages": [user("x")], "temperature": -3}, None),
+    ("/v1/chat/completions", {"messages": [user("x " * 9000)]}, "context_length_exceeded"),
+    ("/v1/chat/completions", {"messages": [user("x " * 9000)], "stream": True}, "context_length_exceeded"),
+    ("/v1/chat/completions", {"messages": [user("x")], "max_tokens": 10**6}, "context_length_exceeded"),
+    ("/v1/chat/completions", {"messages": [user("x")], "tool_choice": "required"}, None),
+    ("/v1/chat/completions", {"messages": [{"role": "robot", "content": "x"}]}, None),
+    ("/v1/chat/completions", {"messages": [user("x")], "lora_path": "unknown"}, None),
+    ("/v1/completions", {"prompt": ""}, None),
+    ("/v1/completions", {"prompt": "x " * 9000}, "context_length_exceeded"),
+    ("/v1/responses", {"input": "x " * 9000}, None),
+    ("/v1/messages", {"messages": [user("x " * 9000)], "max_tokens": 4}, None),
+    ("/v1/embeddings", {"input": "x"}, None),
+    ("/v1/rerank", {"query": "x", "documents": ["x"]}, None),
+    ("/v1/score", {"text_1": "x", "text_2": "x"}, None),
+    ("/tokenize", {}, None),
+]
+
+
+async def test_every_kind_of_error_arrives_in_the_envelope(talk: Talk) -> None:
+    for path, body, code in BAD:
+        answer = await talk.client.post(path, json={"model": MODEL, **body})
+        assert 400 <= answer.status_code < 500, (path, answer.text[:300])
+        error = answer.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["type"] == "invalid_request_error"
+        assert error["message"]
+        assert code is None or error["code"] == code, error
+
+
+async def test_the_endpoints_answer_and_streams_come_piece_by_piece(talk: Talk) -> None:
+    async with AsyncOpenAI(base_url=f"{talk.client.base_url}v1", api_key="none", max_retries=0) as sdk:
+        options = {"include_usage": True}
+        stream = await sdk.chat.completions.create(
+            model=MODEL, messages=[user("Count to ten.")], max_tokens=12, stream=True, stream_options=options
+        )
+        chunks = [chunk async for chunk in stream]
+        assert sum(bool(chunk.choices and chunk.choices[0].delta.content) for chunk in chunks) > 3
+        assert chunks[-1].usage is not None
+        text = await sdk.completions.create(model=MODEL, prompt="Once upon", max_tokens=4)
+        assert text.choices[0].text
+        response = await sdk.responses.create(model=MODEL, input="Say hi.", max_output_tokens=8)
+        assert response.usage is not None
+        assert response.usage.input_tokens > 0
+    message = {"model": MODEL, "messages": [user("Say hi.")], "max_tokens": 4}
+    answer = await talk.client.post("/v1/messages", json=message)
+    assert answer.json()["type"] == "message"
+    ids = (await talk.client.post("/tokenize", json={"model": MODEL, "prompt": "Once"})).json()["tokens"]
+    assert ids
+
+
+async def test_a_client_that_leaves_frees_sglang(talk: Talk, sglang_replicas: Replicas) -> None:
+    for stream in (True, False):
+        body = {"model": MODEL, "messages": [user("Go on for ever.")], "max_tokens": 4000, "ignore_eos": True}
+        asked = asyncio.create_task(talk.client.post("/v1/chat/completions", json={**body, "stream": stream}))
+        await until(lambda: running(sglang_replicas) == 1)
+        asked.cancel()
+        await until(lambda: running(sglang_replicas) == 0)
+
+
+async def test_follow_ups_stay_with_their_engine_in_a_mixed_fleet(mixed: Talk) -> None:
+    homes = await conversations(mixed, 3)
+    assert all(len(set(one)) == 1 for one in homes.values())
+    assert {name for one in homes.values() for name in one} == {"a", "c"}
+    assert mixed.errors <= 0.01 * mixed.reported
+
+
+async def test_a_chat_whose_replica_dies_goes_on_with_the_other_engine(
+    mixed: Talk, mixed_replicas: Replicas
+) -> None:
+    messages = [user("Tell me about the harbours of the south. " * 30)]
+    first = await mixed.say(messages)
+    home = next(replica for replica in mixed_replicas if replica.name == first.replica)
+    await asyncio.to_thread(home.kill)
+    messages += [assistant(first.text), user("And the north?")]
+    second = await mixed.say(messages)
+    assert second.replica != first.replica
+    again = await mixed.say([*messages, assistant(second.text), user("And?")])
+    assert again.replica == second.replica
+    assert sum(again.predicted.values()) == again.cached > 8 * PAGE
+
+
+def running(replicas: Replicas) -> int:
+    pages = [httpx2.get(f"{r.url}/v1/loads?include=core", timeout=10).json()["loads"] for r in replicas]
+    return sum(int(load["num_running_reqs"]) for loads in pages for load in loads)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not await asyncio.to_thread(condition):
+            await asyncio.sleep(0.1)

@@ -1,0 +1,114 @@
+"""`hpkv launch sglang`, and how a CPU replica is started."""
+
+import dataclasses
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from engine_adapters import launching
+from engine_adapters.commands import app
+from engine_adapters.errors import SettingsError
+from engine_adapters.sglang import cpu, launch
+from engine_adapters.sglang.cpu import CpuReplica
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> Path:
+    """An environment of this Python, with an SGLang that is one line of metadata and a script."""
+    return made(tmp_path / "env", "0.5.23")
+
+
+def made(folder: Path, version: str) -> Path:
+    site = folder / "site/sglang.dist-info"
+    site.mkdir(parents=True)
+    (site / "METADATA").write_text(f"Metadata-Version: 2.1\nName: sglang\nVersion: {version}\n")
+    (folder / "bin").mkdir()
+    python, sglang = folder / "bin/python", folder / "bin/sglang"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={site.parent}:$PYTHONPATH exec {sys.executable} "$@"\n')
+    sglang.write_text(f"#!{python}\n")
+    python.chmod(0o755)
+    sglang.chmod(0o755)
+    return folder
+
+
+def shown(env: Path, *arguments: str) -> list[str]:
+    done = CliRunner().invoke(app, ["launch", "sglang", "a model", f"--env={env}", "--print", *arguments])
+    assert done.exit_code == 0, done.stderr
+    return shlex.split(done.stdout)
+
+
+def test_events_come_in_the_form_that_tells_prompts_apart(env: Path) -> None:
+    command = shown(env, "--events=tcp://*:5557", "--replay=tcp://*:5558")
+    assert command[:3] == [str(env / "bin/sglang"), "serve", "--model-path=a model"]
+    (events,) = (flag for flag in command if flag.startswith("--kv-events-config="))
+    assert json.loads(events.partition("=")[2]) == {
+        "publisher": "zmq",
+        "endpoint": "tcp://*:5557",
+        "replay_endpoint": "tcp://*:5558",
+        "topic": "kv",
+        "format": "dynamo",
+    }
+
+
+def test_pages_have_16_tokens_unless_the_user_says_otherwise(env: Path) -> None:
+    command = shown(env, "--", "--page-size", "1")
+    assert command.index("--page-size=16") < command.index("--page-size")
+    assert command[-2:] == ["--page-size", "1"]
+
+
+def test_sockets_are_named_by_the_port(env: Path) -> None:
+    assert any("sglang-30001.events" in flag for flag in shown(env, "--", "--port=30001"))
+    assert any("sglang-30000.events" in flag for flag in shown(env))
+
+
+@pytest.mark.parametrize("flag", ["--kv-events-config={}", "--disable-radix-cache", "--model-path=x"])
+def test_a_flag_that_would_undo_one_of_ours_is_refused(env: Path, flag: str) -> None:
+    done = CliRunner().invoke(app, ["launch", "sglang", "m", f"--env={env}", "--print", "--", flag])
+    assert done.exit_code == 1
+    assert "clashes with what hpkv sets" in done.stderr
+
+
+def test_an_old_sglang_is_refused(env: Path, tmp_path: Path) -> None:
+    launch.check(env / "bin/sglang", os.environ)
+    old = made(tmp_path / "old", "0.5.9")
+    with pytest.raises(SettingsError, match=r"is SGLang 0\.5\.9; 0\.5\.23 or later is needed"):
+        launch.check(old / "bin/sglang", os.environ)
+
+
+def test_the_announcement_is_what_the_gateway_needs() -> None:
+    endpoints = launching.Endpoints("tcp://*:5557", "tcp://*:5558")
+    said = launch.announcement(launch.Launch("m", endpoints, ("--port=30001",)))
+    assert json.loads(said[said.index("{") :]) == {
+        "url": "http://HOST:30001",
+        "engine": "sglang",
+        "events": "tcp://HOST:5557",
+        "replay": "tcp://HOST:5558",
+    }
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> CpuReplica:
+    return CpuReplica(
+        "c", str(tmp_path), "smol", 8101, Path("/run/x"), cores=(2, 3), extra=("--dtype=float32",)
+    )
+
+
+def test_a_cpu_replicas_command_ends_with_the_users_flags(replica: CpuReplica) -> None:
+    command = cpu.command(replica, Path("/env/bin/sglang"), {})
+    assert {"--device=cpu", "--port=8101", "--served-model-name=smol", "--sleep-on-idle"} <= set(command)
+    assert command[-1] == "--dtype=float32"
+    assert any("ipc:///run/x/c.events" in flag for flag in command)
+
+
+def test_a_cpu_replicas_environment(replica: CpuReplica) -> None:
+    environment = cpu.environment(replica, {"PATH": "/bin"})
+    assert environment["PATH"] == "/bin"
+    assert environment["OMP_NUM_THREADS"] == "2"
+    assert environment["HF_HUB_OFFLINE"] == "1"
+    hub = dataclasses.replace(replica, model="owner/name", cores=())
+    assert not {"OMP_NUM_THREADS", "HF_HUB_OFFLINE"} & cpu.environment(hub, {}).keys()
