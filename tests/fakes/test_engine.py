@@ -214,7 +214,8 @@ async def test_a_client_that_leaves_frees_the_engine(engine: FakeEngine, client)
     engine.speed.decode_interval_s = 0.01
     body = CHAT | {"max_tokens": 1000, "stream": True}
     async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
-        await anext(answer.aiter_bytes())
+        chunks = answer.aiter_bytes()  # held: dropping it closes the answer
+        await anext(chunks)
         assert engine.running == 1
     async with asyncio.timeout(5):  # the answer takes 10 s
         while engine.running:

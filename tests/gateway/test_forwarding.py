@@ -94,7 +94,8 @@ async def test_a_disconnect_frees_the_engine_in_mid_stream(serve: Serve, engine:
     engine.speed.decode_interval_s = 0.02
     running = await serve(engine)
     async with running.client.stream("POST", "/v1/chat/completions", json=chat(**LONG)) as answer:
-        await anext(answer.aiter_raw())
+        chunks = answer.aiter_raw()  # held: dropping it closes the answer
+        await anext(chunks)
         assert engine.running == 1
     await until(lambda: engine.running == 0)
     assert engine.requests("/v1/chat/completions")[-1].aborted

@@ -1,13 +1,18 @@
 """The process: TLS, and leaving by signals."""
 
+import contextlib
 import signal
 import socket
 import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx2
+import pytest
 import trustme
 
 from tests.fakes.engine import FakeEngine
@@ -15,59 +20,64 @@ from tests.gateway.conftest import chat
 from tests.serving import Serving, serving
 
 
-def test_sigterm_lets_streams_finish_and_refuses_new_ones() -> None:
+@contextlib.contextmanager
+def answering(**environ: str) -> Iterator[tuple[Serving, FakeEngine, Iterator[bytes]]]:
+    """A gateway in the middle of an answer that takes 100 s more, and the answer's chunks from the second on.
+
+    Whoever drops the chunks leaves the gateway, which then has nothing to wait for.
+    """
     with FakeEngine() as engine:
-        engine.speed.decode_interval_s = 0.05
-        with serving("--replica", engine.url) as served:
-            body = chat(max_tokens=2000, stream=True)
+        engine.speed.decode_interval_s = 0.1
+        # Without prefixes: a process ends with its threads, and one could be loading a tokenizer.
+        with serving("--replica", engine.url, "--policy", "round_robin", **environ) as served:
+            body = chat(max_tokens=1000, stream=True)
             with served.client.stream("POST", "/v1/chat/completions", json=body) as answer:
                 chunks = answer.iter_raw()
-                first = next(chunks)
-                served.process.send_signal(signal.SIGTERM)
-                until_draining(served)
-                refused = served.client.post("/v1/chat/completions", json=chat())
-                engine.speed.decode_interval_s = 0  # all has been asked: the answer may come to its end
-                rest = first + b"".join(chunks)
-            assert refused.status_code == 503
-            assert rest.endswith(b"data: [DONE]\n\n")
-            assert served.process.wait(20) in (0, -signal.SIGTERM)
+                next(chunks)
+                yield served, engine, chunks
 
 
-def until_draining(served: Serving) -> None:
-    deadline = time.monotonic() + 20
-    while True:
-        ready = served.client.get("/readyz")
-        if ready.status_code == 503:
-            assert ready.json()["status"] == "draining"
-            return
+def ready(served: Serving) -> Any:
+    return served.client.get("/readyz").json()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
+def test_sigterm_lets_streams_finish_and_refuses_new_ones() -> None:
+    with answering() as (served, engine, chunks):
+        served.process.send_signal(signal.SIGTERM)
+        until(lambda: ready(served)["status"] == "draining")
+        assert served.client.get("/readyz").status_code == 503
+        assert served.client.post("/v1/chat/completions", json=chat()).status_code == 503
+        assert served.process.poll() is None
+        engine.speed.decode_interval_s = 0  # all has been asked: the answer may come to its end
+        assert b"".join(chunks).endswith(b"data: [DONE]\n\n")
+        assert served.process.wait(20) in (0, -signal.SIGTERM)
+
+
 def test_the_grace_time_is_kept() -> None:
-    with FakeEngine() as engine:
-        engine.speed.decode_interval_s = 0.1
-        grace = {"HPKV_SHUTDOWN__GRACE_S": "0.5"}
-        with serving("--replica", engine.url, **grace) as served:
-            body = chat(max_tokens=1000, stream=True)
-            with served.client.stream("POST", "/v1/chat/completions", json=body) as answer:
-                next(answer.iter_raw())
-                served.process.send_signal(signal.SIGTERM)
-                served.process.wait(20)  # the answer takes 100 s
+    with answering(HPKV_SHUTDOWN__GRACE_S="0.5") as (served, _, chunks):
+        started = time.monotonic()
+        served.process.send_signal(signal.SIGTERM)
+        served.process.wait(20)
+        assert time.monotonic() - started >= 0.5
+        with pytest.raises(httpx2.RemoteProtocolError):
+            list(chunks)
 
 
 def test_a_second_signal_leaves_at_once() -> None:
-    with FakeEngine() as engine:
-        engine.speed.decode_interval_s = 0.1
-        with serving("--replica", engine.url) as served:
-            body = chat(max_tokens=1000, stream=True)
-            with served.client.stream("POST", "/v1/chat/completions", json=body) as answer:
-                next(answer.iter_raw())
-                served.process.send_signal(signal.SIGINT)
-                until_draining(served)
-                assert served.process.poll() is None
-                served.process.send_signal(signal.SIGINT)
-                served.process.wait(5)
+    with answering() as (served, _, _chunks):
+        served.process.send_signal(signal.SIGINT)
+        until(lambda: ready(served)["status"] == "draining")
+        time.sleep(0.5)
+        assert served.process.poll() is None
+        served.process.send_signal(signal.SIGINT)
+        served.process.wait(5)
 
 
 def test_tls(tmp_path: Path) -> None:
