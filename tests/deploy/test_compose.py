@@ -13,6 +13,8 @@ import yaml
 from typer.testing import CliRunner
 
 from engine_adapters.commands import app
+from engine_adapters.flags import Endpoints
+from engine_adapters.sglang.flags import watched
 from engine_adapters.sizes import parse_size
 from gateway.settings import load_settings
 
@@ -20,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 VLLM_IMAGE = ROOT / "deploy/vllm.Dockerfile"
 GIB = 1 << 30
 ENGINES = {"vllm-a": 8000, "vllm-b": 8000}
+SGLANG = {"sglang-a": 30000, "sglang-b": 30000}
 
 
 def docker_compose(*arguments: str) -> str:
@@ -43,7 +46,26 @@ def test_it_is_valid() -> None:
 
 
 def test_services(compose: dict[str, Any]) -> None:
-    assert compose["services"].keys() == {"gateway", "prometheus", *ENGINES}
+    started = {name for name, service in compose["services"].items() if not service.get("profiles")}
+    assert started == {"gateway", "prometheus", *ENGINES}
+
+
+@pytest.fixture(scope="module")
+def mixed() -> dict[str, Any]:
+    """The same with its profile for SGLang."""
+    resolved: dict[str, Any] = yaml.safe_load(docker_compose("--profile", "sglang", "config"))
+    return resolved
+
+
+def test_sglang_joins_with_its_profile_as_hpkv_launch_would_start_it(mixed: dict[str, Any]) -> None:
+    assert mixed["services"].keys() == {"gateway", "prometheus", *ENGINES, *SGLANG}
+    for name in SGLANG:
+        service = mixed["services"][name]
+        flags = dict(flag.partition("=")[::2] for flag in service["command"])
+        ours = dict(flag.partition("=")[::2] for flag in watched(Endpoints("tcp://*:5557", "tcp://*:5558")))
+        assert json.loads(flags.pop("--kv-events-config")) == json.loads(ours.pop("--kv-events-config"))
+        assert ours.items() <= flags.items()
+        assert "ports" not in service
 
 
 def launched(service: dict[str, Any]) -> dict[str, Any]:
@@ -95,8 +117,13 @@ def test_engines_publish_no_port_and_share_no_gpu(compose: dict[str, Any]) -> No
     assert sorted(devices) == ["0", "1"]
 
 
+@pytest.mark.parametrize(("settings_file", "engines"), [("hpkv", ENGINES), ("mixed", ENGINES | SGLANG)])
 def test_the_gateway_accepts_its_settings(
-    compose: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    compose: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    settings_file: str,
+    engines: dict[str, int],
 ) -> None:
     key_files = {name: tmp_path / name for name in ("api-keys", "admin-keys")}
     for file in key_files.values():
@@ -104,11 +131,13 @@ def test_the_gateway_accepts_its_settings(
     for name, value in compose["services"]["gateway"]["environment"].items():
         if name.startswith("HPKV_"):
             monkeypatch.setenv(name, str(key_files.get(Path(value).name, value)))
-    settings = load_settings(ROOT / "deploy/compose/hpkv.yaml")
+    settings = load_settings(ROOT / f"deploy/compose/{settings_file}.yaml")
+    assert [replica.name for replica in settings.replicas] == list(engines)
     assert settings.listen.host == "0.0.0.0"
     for replica in settings.replicas:
         assert replica.url.host == replica.name
-        assert replica.url.port == ENGINES[replica.name]
+        assert replica.url.port == engines[replica.name]
+        assert replica.name.startswith(replica.engine)
         assert replica.events == f"tcp://{replica.name}:5557"
         assert replica.replay == f"tcp://{replica.name}:5558"
 
