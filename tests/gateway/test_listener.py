@@ -130,6 +130,17 @@ async def test_a_client_that_asks_nothing_is_closed(hurried: Running) -> None:
         writer.close()
 
 
+async def test_a_kept_connection_has_the_same_deadline(hurried: Running) -> None:
+    reader, writer = await connect(hurried)
+    writer.write(request())
+    async with asyncio.timeout(GENEROUS_S):
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        await reader.readexactly(len(b'{"status":"ok"}'))
+        writer.write(b"GET / HTTP/1.1\r\nhost:")
+        assert (await reader.read()).startswith(b"HTTP/1.1 408")
+    writer.close()
+
+
 async def test_dripping_bytes_gains_no_time(hurried: Running) -> None:
     reader, writer = await connect(hurried)
     writer.write(b"GET / HTTP/1.1\r\n")
