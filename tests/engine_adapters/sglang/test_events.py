@@ -1,3 +1,6 @@
+import json
+import lzma
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,6 +13,7 @@ from engine_adapters.sglang.events import SglangEvents
 from gateway.index import Index
 
 RANK = Origin("a")
+RECORDED = Path(__file__).parent / "data/sglang-host-tier.json.xz"
 
 
 def stored(
@@ -120,3 +124,23 @@ def test_what_sglang_never_sends_is_refused_whole(event: Any) -> None:
     with pytest.raises(EventsInvalid, match="SGLang"):
         decoder.feed(msgspec.msgpack.encode([1.5, [event], 0]))
     assert decoder.take() == []
+
+
+def test_a_recorded_sglang_predicts_the_cached_tokens_it_reported_by_source() -> None:
+    """A real SGLang 0.5.23 with its host tier: 3,072 tokens of KV, so that prompts of 631 push each other out,
+    a hit in both tiers, and a flush. Before each request the index says how much of it lies where."""
+    said = json.loads(lzma.decompress(RECORDED.read_bytes()))
+    index, decoder, applied = Index(blocks=1 << 14), SglangEvents(), 0
+    index.attach(RANK)
+    for request in said["requests"]:
+        for _, payload in said["frames"][applied : request["after"]]:
+            decoder.feed(bytes.fromhex(payload))
+            index.push(RANK, decoder.take())
+        applied = request["after"]
+        while index.work(0.0):
+            pass
+        tokens = index.match(PrefixKeys(request["ids"], seed())).tokens[0].tolist()
+        assert sum(tokens) == request["cached"]
+        if request["by_source"]:
+            assert {"device": tokens[Tier.GPU], "host": tokens[Tier.HOST]} == request["by_source"]
+    assert any(request["by_source"] and request["by_source"]["host"] for request in said["requests"])
