@@ -26,6 +26,7 @@ class Talk:
     """A client that keeps the books."""
 
     def __init__(self, served: Serving) -> None:
+        self.url = served.url
         self.client = httpx2.AsyncClient(base_url=served.url, timeout=180)
         self.prompt = self.reported = self.errors = 0
 
@@ -102,17 +103,22 @@ def assistant(text: str) -> dict[str, str]:
 
 
 async def conversations(talk: Talk, turns: int) -> dict[str, list[str]]:
-    """Interleaved chats of several turns; where each turn was answered."""
-    history: dict[str, list[dict[str, str]]] = {topic: [] for topic in TOPICS}
+    """Chats of several turns, begun at once and then interleaved; where each turn was answered."""
+    history = {topic: [user(f"Tell me something about {topic}. " * 50)] for topic in TOPICS}
     homes: dict[str, list[str]] = {topic: [] for topic in TOPICS}
-    for turn in range(turns):
-        for topic, messages in history.items():
-            messages.append(user(f"{turn}. Tell me something about {topic}. " * (30 if turn == 0 else 3)))
-            said = await talk.say(messages)
-            messages.append(assistant(said.text))
-            homes[topic].append(said.replica)
-            if turn:
-                assert said.cached >= 8 * PAGE
+
+    async def turn(topic: str) -> Said:
+        said = await talk.say(history[topic])
+        history[topic] += [assistant(said.text), user("What more is there to say? " * 3)]
+        homes[topic].append(said.replica)
+        return said
+
+    await asyncio.gather(*(turn(topic) for topic in TOPICS))
+    talk.prompt = talk.reported = talk.errors = 0
+    for _ in range(turns - 1):
+        for topic in TOPICS:
+            said = await turn(topic)
+            assert said.cached >= 8 * PAGE
     return homes
 
 
@@ -223,7 +229,7 @@ async def test_every_kind_of_error_arrives_in_the_envelope(talk: Talk) -> None:
 
 
 async def test_the_endpoints_answer_and_streams_come_piece_by_piece(talk: Talk) -> None:
-    async with AsyncOpenAI(base_url=f"{talk.client.base_url}v1", api_key="none", max_retries=0) as sdk:
+    async with AsyncOpenAI(base_url=f"{talk.url}/v1", api_key="none", max_retries=0) as sdk:
         options = {"include_usage": True}
         stream = await sdk.chat.completions.create(
             model=MODEL, messages=[user("Count to ten.")], max_tokens=12, stream=True, stream_options=options
