@@ -127,8 +127,8 @@ def test_what_sglang_never_sends_is_refused_whole(event: Any) -> None:
 
 
 def test_a_recorded_sglang_predicts_the_cached_tokens_it_reported_by_source() -> None:
-    """A real SGLang 0.5.23 with its host tier: 3,072 tokens of KV, so that prompts of 631 push each other out,
-    a hit in both tiers, and a flush. Before each request the index says how much of it lies where."""
+    """A real SGLang 0.5.23 with its host tier and 3,072 tokens of KV: prompts of 631 push each other out, one
+    hits both tiers, and there is a flush. Before each request the index says how much of it lies where."""
     said = json.loads(lzma.decompress(RECORDED.read_bytes()))
     index, decoder, applied = Index(blocks=1 << 14), SglangEvents(), 0
     index.attach(RANK)
