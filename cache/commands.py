@@ -132,7 +132,8 @@ def clear(
         what = "all pages" if tag is None else f"the pages of tenant {tag:016x}"
         if not yes:
             typer.confirm(f"Remove {what} from {folder}?", abort=True)
-        typer.echo(f"{store.clear(tag):,} pages removed")
+        removed = sum(_progress(store.clear(tag), "clearing", None))
+    typer.echo(f"{removed:,} pages removed")
 
 
 def _open(target: str) -> "Maintenance":

@@ -65,8 +65,8 @@ class Maintenance(ABC):
         """
 
     @abstractmethod
-    def clear(self, tenant: int | None) -> int:
-        """Remove one tenant's pages, or everything for good; returns how many went."""
+    def clear(self, tenant: int | None) -> Iterator[int]:
+        """Remove one tenant's pages, or everything for good; tells how many went, step by step."""
 
 
 def open_store(target: str) -> Maintenance:

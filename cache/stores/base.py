@@ -27,9 +27,9 @@ class Settings:
 
     page_bytes: int
     limits: Limits = field(default_factory=Limits)
-    streams: int = 6
-    """Reads, and writes, that are under way at once. Fewer than the lane has threads: a store that hangs then
-    leaves some of them, to say so to all others."""
+    streams: int = 14
+    """Reads, and writes, that are under way in a mount at once. Fewer than the lane has threads: when it
+    hangs, some are left to say so to all others."""
     look_seconds: float = 1.0
     """The longest that a look-up may take. A hierarchy waits less; a late answer serves the next look-up."""
     io_seconds: float = 5.0

@@ -101,15 +101,16 @@ class StoreMaintenance(Maintenance):
                 )
         lease.finish(survey)
 
-    def clear(self, tenant: int | None) -> int:
+    def clear(self, tenant: int | None) -> Iterator[int]:
         """Living engines follow within seconds; of one tenant, what they write meanwhile may stay."""
         if tenant is not None:
-            return sum(1 for _ in self.clear_tenant(tenant))
+            yield from (1 for _ in self.clear_tenant(tenant))
+            return
         before = self.generation()
         root.clear(self._shelf, self._kind)
-        steps = collect(self._shelf, self.generation, None, None)
-        names = (parse(entry.name) for step in steps for entry in step.removed)
-        return sum(1 for name in names if name is not None and name.generation == before)
+        for step in collect(self._shelf, self.generation, None, None):
+            names = (parse(entry.name) for entry in step.removed)
+            yield sum(1 for name in names if name is not None and name.generation == before)
 
     def clear_tenant(self, tenant: int) -> Iterator[Record]:
         """Remove a tenant's pages one by one: reads the header of every page."""

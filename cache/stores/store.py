@@ -19,7 +19,8 @@ from cache.stores.presence import Hint, Presence
 from cache.stores.search import leading
 from cache.stores.shelf import Shelf
 from cache.stores.upkeep import Upkeep
-from cache.tiers.base import Change, OnChange, Outcome, Read, Usage, Write
+from cache.stores.written import Written
+from cache.tiers.base import Change, Known, OnChange, Outcome, Read, Usage, Write
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class RecordStore(SharedStore):
         self._upkeep = Upkeep(shelf, settings.limits, self._maintenance.generation)
         self._kind = kind
         self._presence = Presence()
+        self._written = Written()
         self._watch_after = 0.0
         self._clears = 0
         self._own_pages = self._own_bytes = 0
@@ -129,7 +131,7 @@ class RecordStore(SharedStore):
         self._clears += 1
         try:
             if tenant is None:
-                return self._maintenance.clear(None)
+                return sum(self._maintenance.clear(None))
             gone = list(self._maintenance.clear_tenant(tenant))
         finally:
             self._clears += 1
@@ -147,7 +149,12 @@ class RecordStore(SharedStore):
         with self._lock:
             pages, size = self._upkeep.survey
             pages, size = max(pages + self._own_pages, 0), max(size + self._own_bytes, 0)
-        return Usage(pages, size, self.settings.limits.cap, self._upkeep.evictions)
+        evictions = self._upkeep.evictions
+        return Usage(pages, size, self.settings.limits.cap, evictions, self.available)
+
+    def residency(self) -> Known:
+        """The newest pages that this engine has written; what others have written, they tell."""
+        return self._written.known()
 
     def listen(self, on_change: OnChange) -> None:  # noqa: D102
         self._on_change = on_change
@@ -180,6 +187,7 @@ class RecordStore(SharedStore):
             self._root = found
             self.store_id = found.store_id
             self._presence.forget()
+            self._written.forget()
             with self._lock:
                 self._own_pages, self._own_bytes = -self._upkeep.survey.pages, -self._upkeep.survey.bytes
 
@@ -215,4 +223,6 @@ class RecordStore(SharedStore):
 
     def _tell(self, pages: Sequence[Page], stored: bool) -> None:
         if pages:
-            self._on_change(Change(self.tier, stored, [(page.prefix_key, page.end_token) for page in pages]))
+            told = [(page.prefix_key, page.end_token) for page in pages]
+            (self._written.add if stored else self._written.remove)(told)
+            self._on_change(Change(self.tier, stored, told))

@@ -74,6 +74,8 @@ class Usage:
     """The most bytes it may hold; 0 when that is decided elsewhere."""
     evictions: int = 0
     """Pages evicted since it was opened."""
+    available: bool = True
+    """Whether it answers; while it doesn't, all is a miss."""
 
 
 class Change(NamedTuple):
@@ -169,7 +171,7 @@ class Known(NamedTuple):
 
 @runtime_checkable
 class Listed(Protocol):
-    """A store that can tell its whole residency from memory."""
+    """A store that can tell its residency from memory."""
 
     def residency(self) -> Known:
-        """All live pages."""
+        """All live pages; of a store with other writers, those that this process has written lately."""

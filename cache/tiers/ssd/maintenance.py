@@ -78,21 +78,22 @@ class SsdMaintenance(Maintenance):
         if most_bytes is not None:
             yield from self._trim(most_bytes)
 
-    def clear(self, tenant: int | None) -> int:
+    def clear(self, tenant: int | None) -> Iterator[int]:
         """Without a tenant, living processes follow within a second; one tenant's pages must be at rest."""
         if tenant is None:
             count = sum(1 for _ in self.pages())
             with self._folder.locked():
                 self._folder.bump()
             self._empty_unusable()
-            return count
+            yield count
+            return
         busy = sorted(path.name for path in self._folder.living())
         if busy:
             raise BusyError(
                 f"sub-folders {', '.join(busy)} are written by living processes: "
                 "stop them, or clear the tenant through each engine's agent"
             )
-        return sum(1 for _ in self._remove(lambda shelf, row: row.page.tenant == tenant))
+        yield from (1 for _ in self._remove(lambda shelf, row: row.page.tenant == tenant))
 
     def _owner(self, path: Path) -> Owner | None:
         """Whose pages lie in a sub-folder; None when nobody could read any."""

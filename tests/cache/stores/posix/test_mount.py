@@ -79,7 +79,7 @@ def test_a_hanging_mount_holds_up_two_threads_and_nobody_else(store: Posix, moun
     with ThreadPoolExecutor(6) as pool:
         readers = [pool.submit(get, store, number) for number in range(6)]
         until(lambda: sum(reader.done() for reader in readers) == 4)
-        assert not store.available
+        assert not store.usage().available
         assert {reader.result() for reader in readers if reader.done()} == {Outcome.FAILED}
         begin = time.monotonic()
         assert get(store, 7) is Outcome.FAILED
@@ -130,7 +130,7 @@ def test_a_failing_mount_is_left_alone_and_tried_again(store: Posix, mount: Moun
     mount.tell(f"fail {errno.EIO}")
     time.sleep(1.1)
     assert {get(store, number) for number in range(10)} == {Outcome.FAILED}
-    assert not store.available
+    assert not store.usage().available
     mount.tell("fail 0")
     until(lambda: store.tend() is None and store.available)
     assert get(store, 0) is Outcome.DONE
@@ -182,7 +182,7 @@ def test_nothing_is_written_to_an_empty_mount_point(store: Posix, mount: Mount) 
     assert put(store, 60, 62) == {Outcome.FAILED}
     assert list(Path(store.shelf.where).iterdir()) == []
     store.tend()
-    assert not store.available
+    assert not store.usage().available
     Path(store.shelf.where).rmdir()
     folder.rename(store.shelf.where)
     until(lambda: store.tend() is None and store.available)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -280,3 +281,22 @@ def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         make(tmp_path / "file")
     with pytest.raises(SettingsError, match="at least one stream"):
         Settings(page_bytes=1, streams=0)
+
+
+def test_of_two_engines_one_collects(tmp_path: Path) -> None:
+    stores = [make(tmp_path / "s", cap=10 * RECORD) for _ in range(2)]
+    put(stores[0], 0, 30)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda store: store.tend(), stores))
+    assert sorted(store.usage().evictions for store in stores) == [0, 20]
+    for store in stores:
+        store.close()
+
+
+def test_tells_what_it_has_written_to_whoever_comes_late(tmp_path: Path) -> None:
+    store = make(tmp_path / "s")
+    put(store, 0, 3)
+    assert store.residency().end_tokens.tolist() == [16, 32, 48]
+    store.clear()
+    assert store.residency().end_tokens.tolist() == []
+    store.close()
