@@ -23,7 +23,7 @@ Counts = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Tiers = npt.NDArray[np.uint8]
 
-SLICE_BLOCKS: Final = 512
+SLICE_BLOCKS: Final = 1024
 NO_PARENT: Final = 0
 
 

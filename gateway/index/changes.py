@@ -9,7 +9,7 @@ import numpy.typing as npt
 from cache.prefix import Keys
 from engine_adapters.events import BlockEvents, Flags, PageEvents, Tier, Tiers, joined
 from gateway.index.hashes import EngineHashes, Positions
-from gateway.index.residency import Columns, Plane, Residency
+from gateway.index.residency import TOLD_IN, Columns, Residency
 from gateway.index.targets import NO_STORE, Target
 
 
@@ -65,16 +65,17 @@ def _rows(events: BlockEvents | PageEvents, columns: Columns, keys: Keys, ends: 
 def _mark(blocks: Blocks, residency: Residency) -> None:
     """Set and clear bits. Of several changes to one bit the last counts: it is what order comes to."""
     blocks = blocks.only(blocks.columns != NO_STORE)
-    if blocks.stored.any() and not blocks.stored.all():
-        blocks = blocks.only(_last_of_each_bit(blocks))
     residency.make_room(len(blocks.keys))
+    if blocks.stored.all():
+        residency.set(blocks.keys, blocks.ends, TOLD_IN[blocks.tiers], blocks.columns)
+        return
+    blocks = blocks.only(_last_of_each_bit(blocks))
+    came, went = blocks.only(blocks.stored), blocks.only(~blocks.stored)
+    residency.set(came.keys, came.ends, TOLD_IN[came.tiers], came.columns)
     for tier in Tier:
-        of_tier = blocks.only(blocks.tiers == tier)
-        came, went = of_tier.only(of_tier.stored), of_tier.only(~of_tier.stored)
-        if len(came.keys):
-            residency.set(came.keys, came.ends, Plane(tier), came.columns)
-        if len(went.keys):
-            residency.clear(residency.find(went.keys), tier, went.columns)
+        of_tier = went.only(went.tiers == tier)
+        if len(of_tier.keys):
+            residency.clear(residency.find(of_tier.keys), tier, of_tier.columns)
 
 
 def _last_of_each_bit(blocks: Blocks) -> npt.NDArray[np.int64]:

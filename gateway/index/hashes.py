@@ -8,7 +8,8 @@ Entries whose key is resident nowhere are dropped when room is needed, not befor
 then.
 """
 
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from cache.prefix import MASK, Extra, Keys, block_sums, extra_mix
 from engine_adapters.events import NO_PARENT, BlockEvents
 from gateway.index.residency import Residency
-from gateway.index.table import KeyTable, Slots
+from gateway.index.table import KeyTable, Slots, aligned, distinct
 
 Positions = npt.NDArray[np.int64]
 
@@ -28,9 +29,10 @@ class EngineHashes:
     """Engine hash → (prefix key, position), for at most `limit` hashes."""
 
     def __init__(self, limit: int) -> None:
-        self.limit: Final = limit
-        self._table = KeyTable(limit * 4 // 3)
-        self._named: Keys = np.zeros((self._table.slots + 1, 2), np.uint64)
+        self._table = KeyTable(limit)
+        # What the hash in each slot stands for, key and end: side by side, for each is a cache line to fetch.
+        # One that is being placed has no end yet and, for a key, the number of its block in the batch.
+        self._named = aligned(self._table.slots + 1, 2)
         self.orphans = 0
         self._hand = 0
 
@@ -51,30 +53,22 @@ class EngineHashes:
 
     def named(self, slots: Slots) -> tuple[Keys, Positions]:
         """Prefix keys and positions that the hashes in these slots stand for; 0 for `absent`."""
-        both = self._named.take(slots, axis=0)
-        return both[:, 0], both[:, 1].astype(np.int64)
+        named = self._named.take(slots, axis=0)
+        return named[:, 0], named[:, 1].view(np.int64)
 
     def learn(self, events: BlockEvents) -> Slots:
         """The slot of each block of the batch; `absent` where nothing is known and nothing can be learned."""
-        slots = self._table.find(events.hashes)
-        new = slots == self.absent
-        if not new.any():
-            return slots
-        event_of = np.repeat(np.arange(len(events.counts)), events.counts)
-        fresh = np.zeros(len(events.counts), np.bool_)
-        fresh[event_of[new]] = True
-        fresh &= events.stored
-        if fresh.any():
-            self._place(events, np.flatnonzero(fresh), slots)
-            self.orphans += int(np.count_nonzero((slots == self.absent) & events.stored[event_of]))
-            unknown = (slots == self.absent) & ~events.stored[event_of]
-            if unknown.any():  # removed, and perhaps stored in this very batch
-                slots[unknown] = self._table.find(events.hashes[unknown])
+        if events.stored.all():
+            return self._learn(events)
+        came = np.repeat(events.stored, events.counts)
+        slots = np.empty(len(came), np.int64)
+        slots[came] = self._learn(_stored_alone(events, came))
+        slots[~came] = self._table.find(events.hashes[~came])
         return slots
 
     def make_room(self, blocks: int, residency: Residency) -> None:
         """Forget until `blocks` more fit: first what is resident nowhere, then the oldest blocks."""
-        while self._table.count + blocks > self.limit:
+        while self._table.room < blocks:
             chunk = np.arange(self._hand, min(self._hand + SWEEP, self._table.slots))
             self._hand = (self._hand + SWEEP) % self._table.slots
             used = chunk[self._table.keys[chunk] != 0]
@@ -84,91 +78,118 @@ class EngineHashes:
                 oldest = residency.oldest(rows, len(used) // 8)
                 residency.evict(rows[oldest])
                 gone[oldest] = True
-            self._table.remove(used[gone])
+            self._forget(used[gone])
 
-    def _place(self, events: BlockEvents, chosen: Positions, slots: Slots) -> None:
-        """Compute the keys of these stored events, where their parents are known, and keep the new ones.
+    def _learn(self, events: BlockEvents) -> Slots:
+        """The same for a batch of stored blocks alone."""
+        slots = self._table.insert(events.hashes)
+        new = (self._named.take(slots, axis=0)[:, 1] == 0).nonzero()[0]
+        if new.size:
+            # Backwards: of a hash that was stored twice the first counts.
+            self._named[slots[new[::-1]], 0] = new[::-1].view(np.uint64)
+            named = self._placed(events)
+            placed = new[named[new, 1] > 0]
+            self._named[slots[placed]] = named[placed]
+            if placed.size < new.size:
+                self._drop_orphans(slots, new)
+        return slots
 
-        Their slots are filled in.
+    def _drop_orphans(self, slots: Slots, new: Positions) -> None:
+        orphans = new[self._named[slots[new], 1] == 0]
+        self.orphans += len(orphans)
+        self._forget(distinct(slots[orphans]))
+        slots[orphans] = self.absent
+
+    def _placed(self, events: BlockEvents) -> Keys:
+        """The prefix key of each block and where it ends [blocks, 2]: 0 where the event's parent is known
+        nowhere.
+
+        An event's parent may be a block of another event of the batch, an earlier one.
         """
-        parents = events.parents[chosen]
-        at = self._table.find(parents)
+        at = self._table.find(events.parents)
         bases, starts = self.named(at)
-        root = parents == NO_PARENT
-        starts[at == self.absent] = UNPLACED
+        root = events.parents == NO_PARENT
+        unknown = (starts == 0) & ~root
+        pending = (unknown & (at != self.absent)).nonzero()[0]
+        parents = bases[pending].view(np.int64)
+        starts[unknown] = UNPLACED
         starts[root] = 0
-        chain = _Chain(events, chosen, starts, np.where(root, events.seeds[chosen], bases))
-        wanted = (slots[chain.blocks] == self.absent) & (chain.ends > 0)
-        new = chain.blocks[wanted]
-        slots[new] = taken = self._table.add(events.hashes[new])
-        self._named[taken] = np.stack([chain.keys[wanted], chain.ends[wanted].astype(np.uint64)], axis=1)
+        bases[root] = events.seeds[root]
+        first = np.cumsum(events.counts) - events.counts
+        owner = np.repeat(np.arange(len(first)), events.counts)
+        step = np.arange(len(owner)) - first[owner]
+        links = _follow(starts, pending, owner[parents], (step[parents] + 1) * events.block_tokens, parents)
+        start = starts[owner]
+        positions = np.where(start == UNPLACED, 0, start + step * events.block_tokens)
+        sums = _sums(events, positions)
+        within = np.cumsum(sums)
+        within -= (within[first] - sums[first])[owner]
+        _hand_down(bases, links, within)
+        named = np.empty((len(owner), 2), np.uint64)
+        named[:, 0] = within + bases[owner]
+        named[:, 1] = np.where(start == UNPLACED, 0, positions + events.block_tokens)
+        return named
+
+    def _forget(self, slots: Slots) -> None:
+        self._named[slots] = 0
+        self._table.remove(slots)
 
 
-class _Chain:
-    """The blocks of some stored events of a batch, one after the other, and the prefix key of each.
+class _Link(NamedTuple):
+    """An event whose parent is a block of another event of its batch."""
 
-    An event's parent may be a block of another event, an earlier one. Where it is known nowhere, the event's
-    blocks have `ends` of 0.
+    child: int
+    parent: int
+    block: int
+
+
+def _stored_alone(events: BlockEvents, came: npt.NDArray[np.bool_]) -> BlockEvents:
+    """The stored events of a batch; `came` tells which blocks are theirs."""
+    number = np.cumsum(came) - 1
+    return replace(
+        events,
+        stored=events.stored[events.stored],
+        tiers=events.tiers[events.stored],
+        counts=events.counts[events.stored],
+        parents=events.parents[events.stored],
+        seeds=events.seeds[events.stored],
+        hashes=events.hashes[came],
+        extras=tuple(extra._replace(block=int(number[extra.block])) for extra in events.extras),
+    )
+
+
+def _follow(
+    starts: Positions, children: Positions, parents: Positions, lengths: Positions, blocks: Positions
+) -> list[_Link]:
+    """Place events whose parent is a block of another: fills in their starts.
+
+    In order, for a parent is stored before its child.
     """
-
-    def __init__(self, events: BlockEvents, chosen: Positions, starts: Positions, bases: Keys) -> None:
-        counts = events.counts[chosen]
-        first = np.cumsum(counts) - counts
-        self._owner = np.repeat(np.arange(len(chosen)), counts)
-        self._step = np.arange(len(self._owner)) - first[self._owner]
-        self.blocks: Positions = (np.cumsum(events.counts) - events.counts)[chosen][self._owner] + self._step
-        children, parent_blocks = self._follow(events, chosen, starts)
-        start = starts[self._owner]
-        placed = start != UNPLACED
-        positions = np.where(placed, start + self._step * events.block_tokens, 0)
-        self.ends: Positions = np.where(placed, positions + events.block_tokens, 0)
-        sums = np.cumsum(self._sums(events, chosen, positions))
-        before = np.append(np.uint64(0), sums)[first]
-        within = sums - before[self._owner]
-        _hand_down(bases, children, self._owner[parent_blocks], within[parent_blocks])
-        self.keys: Keys = within + bases[self._owner]
-
-    def _follow(
-        self, events: BlockEvents, chosen: Positions, starts: Positions
-    ) -> tuple[Positions, Positions]:
-        """Place events whose parent is a block of this chain; returns these events and their parents' blocks.
-
-        In order, for a parent is stored before its child; a hash stored twice counts where it came first.
-        """
-        children = np.flatnonzero(starts == UNPLACED)
-        if not children.size:
-            return children, children
-        hashes, parents = events.hashes[self.blocks], events.parents[chosen[children]]
-        order = np.argsort(hashes, kind="stable")
-        blocks = order.take(np.searchsorted(hashes, parents, sorter=order), mode="clip")
-        found = hashes[blocks] == parents
-        children, blocks = children[found], blocks[found]
-        lengths = (self._step[blocks] + 1) * events.block_tokens
-        at = starts.tolist()
-        links = zip(children.tolist(), self._owner[blocks].tolist(), lengths.tolist(), strict=True)
-        for child, parent, length in links:
-            if at[parent] != UNPLACED:
-                at[child] = at[parent] + length
-        starts[:] = at
-        placed = starts[children] != UNPLACED
-        return children[placed], blocks[placed]
-
-    def _sums(self, events: BlockEvents, chosen: Positions, positions: Positions) -> Keys:
-        """What each block adds to the key of its parent."""
-        stored = np.where(events.stored, events.counts, 0)
-        rows = (np.cumsum(stored) - stored)[chosen][self._owner] + self._step
-        sums = block_sums(events.tokens.take(rows, axis=0), positions)
-        for extra in events.extras:
-            for block in np.flatnonzero(self.blocks == extra.block).tolist():
-                place = Extra(int(positions[block]) + extra.offset, extra.digest)
-                sums[block : block + 1] += np.uint64(extra_mix(place))
-        return sums
+    links = []
+    at = starts.tolist()
+    columns = (children.tolist(), parents.tolist(), blocks.tolist(), lengths.tolist())
+    for child, parent, block, length in zip(*columns, strict=True):
+        if at[parent] != UNPLACED:
+            at[child] = at[parent] + length
+            links.append(_Link(child, parent, block))
+    starts[:] = at
+    return links
 
 
-def _hand_down(bases: Keys, children: Positions, parents: Positions, added: Keys) -> None:
+def _sums(events: BlockEvents, positions: Positions) -> Keys:
+    """What each block adds to the key of its parent."""
+    sums = block_sums(events.tokens, positions)
+    for extra in events.extras:
+        place = Extra(int(positions[extra.block]) + extra.offset, extra.digest)
+        sums[extra.block : extra.block + 1] += np.uint64(extra_mix(place))
+    return sums
+
+
+def _hand_down(bases: Keys, links: list[_Link], within: Keys) -> None:
     """Fill in the base key of each child event: its parent's, and what that adds up to the block it
     continues."""
     keys = bases.tolist()
-    for child, parent, more in zip(children.tolist(), parents.tolist(), added.tolist(), strict=True):
+    added = within[[link.block for link in links]].tolist()
+    for (child, parent, _), more in zip(links, added, strict=True):
         keys[child] = (keys[parent] + more) & MASK
     bases[:] = keys

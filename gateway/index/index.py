@@ -16,9 +16,9 @@ from engine_adapters.events import SLICE_BLOCKS, BlockEvents, Change, Cleared, O
 from gateway.index.changes import apply_blocks, apply_pages
 from gateway.index.hashes import EngineHashes
 from gateway.index.match import Match, Positions, Runs, compress, match, overlay
-from gateway.index.residency import WORD, Bits, Plane, Residency
+from gateway.index.residency import WORD, Plane, Residency
 from gateway.index.table import Slots
-from gateway.index.targets import Store, Target, Targets
+from gateway.index.targets import Store, Target, Targets, View
 from gateway.index.upkeep import Clearing, Lifetimes, Upkeep
 
 DEFAULT_PAGE: Final = 16
@@ -142,10 +142,12 @@ class Index:
         case."""
         targets = self._targets
         prefix.at(targets.stride)
-        alone = len(targets.views) == 1
-        runs = [self._runs(prefix, view.stride, None if alone else view.mask) for view in targets.views]
-        merged = runs[0] if alone else overlay(runs, self._residency.width)
-        return match(merged, targets.origins, targets.columns, targets.stores if targets.any_store else None)
+        if len(targets.views) == 1:
+            merged = self._unbroken(prefix, targets.stride)
+        else:
+            runs = [self._runs(prefix, view) for view in targets.views]
+            merged = overlay(runs, self._residency.width)
+        return match(merged, targets.origins, targets.columns, targets.stores)
 
     def predict(self, prefix: PrefixKeys, origin: Origin, now: float) -> None:
         """Note that this prompt was sent there: soon its blocks will be there too.
@@ -181,12 +183,22 @@ class Index:
             silent=tuple(t.origin for t in self._targets.all if t.silent_since is not None),
         )
 
-    def _runs(self, prefix: PrefixKeys, stride: int, mask: Bits | None) -> Runs:
-        keys = prefix.at(stride)[: max(len(prefix) - 1, 0) // stride]
+    def _unbroken(self, prefix: PrefixKeys, stride: int) -> Runs:
+        """All that is known of a prompt up to the first prefix that nobody holds: no match goes on there."""
+        slots = self._find(prefix, stride)
+        absent = self._residency.absent
+        if len(slots) and slots[-1] == absent:
+            slots = slots[: slots.argmax()]  # `absent` is the highest
+        return compress(self._residency.read(slots, self._upkeep.visible), stride)
+
+    def _runs(self, prefix: PrefixKeys, view: View) -> Runs:
+        """All that is known of a prompt on one grid."""
         visible = self._upkeep.visible
-        if mask is None or visible is None:
-            return compress(self._residency.read(keys, visible if mask is None else mask), stride)
-        return compress(self._residency.read(keys, mask & visible), stride)
+        mask = view.mask if visible is None else view.mask & visible
+        return compress(self._residency.read(self._find(prefix, view.stride), mask), view.stride)
+
+    def _find(self, prefix: PrefixKeys, stride: int) -> Slots:
+        return self._residency.find(prefix.at(stride)[: max(len(prefix) - 1, 0) // stride])
 
     def _drop(self, origin: Origin) -> None:
         target = self._targets.remove(origin)

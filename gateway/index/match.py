@@ -5,7 +5,7 @@ engine uses its own cache for as far as that reaches from the start, then what l
 without a gap; each page comes from the fastest tier that has it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engine_adapters.events import Origin, Tier
-from gateway.index.residency import PLANES, WORD, Bits, Plane
-from gateway.index.targets import NO_STORE
+from gateway.index.residency import ROW_PLANES, Bits, Columns
+from gateway.index.targets import Reach
 
 Positions = npt.NDArray[np.int64]
 
@@ -71,14 +71,9 @@ class Match:
 
 def compress(rows: Bits, stride: int) -> Runs:
     """Runs of equal rows, each row standing for `stride` tokens."""
-    count, width = rows.shape
-    flat = rows.reshape(-1)
-    changed = (flat[width:] != flat[:-width]).nonzero()[0]
-    last = np.empty(len(changed) + min(count, 1), np.int64)
-    last[: len(changed)] = changed // width
-    last[len(changed) :] = count - 1
-    if len(changed) > 1:
-        last = last[np.append(last[1:] != last[:-1], True)]
+    differs = (rows[1:] != rows[:-1]).view(np.uint64)  # a row is a multiple of eight words
+    changed = differs.any(axis=1).nonzero()[0]
+    last = np.append(changed, len(rows) - 1) if len(rows) else changed
     return Runs((last + 1) * stride, rows.take(last, axis=0))
 
 
@@ -93,31 +88,55 @@ def overlay(views: list[Runs], width: int) -> Runs:
     return Runs(ends, rows)
 
 
-def match(runs: Runs, origins: tuple[Origin, ...], columns: Positions, stores: Positions | None) -> Match:
+def match(runs: Runs, origins: tuple[Origin, ...], columns: Columns, stores: Sequence[Reach]) -> Match:
     """Read runs of bits as a match.
 
-    `columns` are those of the targets, `stores` those of their shared storage, if any has one.
+    `columns` are those of the targets, `stores` what they reach of shared storage. A plane is one integer
+    here: there are few runs, and a call of numpy's for each step would cost more than all of them.
     """
-    words = runs.rows.shape[1] // PLANES
-    flat = np.unpackbits(runs.rows.view(np.uint8), axis=1, count=PLANES * words * WORD, bitorder="little")
-    bits = flat.view(np.bool_).reshape(len(flat), PLANES, words * WORD)
-    own = bits.take(columns, axis=2)
-    held = own[:, : len(Tier)]
-    taken = np.logical_and.accumulate(own[:, Plane.GPU] | own[:, Plane.HINT] | own[:, Plane.HINT_OLD])
-    held[:, Tier.GPU] = taken
-    held[:, Tier.SHARED] = False if stores is None else _reached(bits, stores)
-    for tier in (Tier.HOST, Tier.SSD, Tier.SHARED):
-        held[:, tier] &= ~taken
-        taken = taken | held[:, tier]
-    held &= np.logical_and.accumulate(taken)[:, None]
-    lengths = runs.ends.astype(np.float32)
-    lengths[1:] -= lengths[:-1].copy()
-    tokens = lengths @ held.reshape(len(held), len(Tier) * len(columns))
-    return Match(origins, tokens.reshape(len(Tier), len(columns)).T.astype(np.int64), runs.ends, held)
+    words = runs.rows.shape[1] // ROW_PLANES
+    held = _held(_planes(runs.rows, words), stores)
+    packed = np.frombuffer(b"".join(mask.to_bytes(8 * words, "little") for mask in held), np.uint8)
+    bits = np.unpackbits(packed.reshape(-1, 8 * words), axis=1, bitorder="little").take(columns, axis=1)
+    ends = runs.ends[: len(bits) // len(Tier)]
+    lengths = ends.astype(np.float32)
+    lengths[1:] -= ends[:-1]
+    tokens = lengths @ bits.reshape(len(ends), len(Tier) * len(columns))
+    shaped = tokens.reshape(len(Tier), len(columns)).T.astype(np.int64)
+    return Match(origins, shaped, ends, bits.view(np.bool_).reshape(len(ends), len(Tier), len(columns)))
 
 
-def _reached(bits: npt.NDArray[np.bool_], stores: Positions) -> npt.NDArray[np.bool_]:
-    """What lies in the stores, for each target that reaches one: [runs, targets]."""
-    shared = bits[:, Plane.SHARED] | bits[:, Plane.SHARED_OLD]
-    reached: npt.NDArray[np.bool_] = shared.take(stores, axis=1, mode="clip") & (stores != NO_STORE)
+def _planes(rows: Bits, words: int) -> list[list[int]]:
+    """Each plane of each row as one integer, a bit a column."""
+    if words == 1:
+        planes: list[list[int]] = rows.tolist()
+        return planes
+    size = words * rows.itemsize
+    data = rows.tobytes()
+    flat = [int.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size)]
+    return [flat[at : at + ROW_PLANES] for at in range(0, len(flat), ROW_PLANES)]
+
+
+def _held(rows: list[list[int]], stores: Sequence[Reach]) -> list[int]:
+    """Who takes each run from which tier, four masks of targets a run; up to the first that nobody has."""
+    held: list[int] = []
+    gpu, unbroken = -1, -1
+    for hint_old, hint, on_gpu, host, ssd, shared, shared_old, _ in rows:
+        gpu &= on_gpu | hint | hint_old
+        stored = _reached(shared | shared_old, stores)
+        unbroken &= gpu | host | ssd | stored
+        if not unbroken:
+            break
+        rest = unbroken & ~gpu
+        held += (gpu & unbroken, host & rest, ssd & rest & ~host, stored & rest & ~(host | ssd))
+    return held
+
+
+def _reached(shared: int, stores: Sequence[Reach]) -> int:
+    """The targets that reach one of the stores in `shared`."""
+    reached = 0
+    if shared:
+        for column, members in stores:
+            if shared >> column & 1:
+                reached |= members
     return reached

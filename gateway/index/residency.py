@@ -1,6 +1,7 @@
 """Which caches hold which prefixes: for each prefix key a row of bits, a bit a cache.
 
-A row has a word (or more) for each plane; a cache is a column, the same in all planes of its kind. Besides
+A row has a word (or more) for each plane, and one for its age, which makes it a whole cache line; a cache is
+a column, the same in all planes of its kind. Besides
 the planes of the four tiers there are three of aging: what is known by routing alone sits in `HINT`, and a
 sighting of shared storage in `SHARED`, until the column's lifetime sweeps it on to `HINT_OLD` or
 `SHARED_OLD`, and once more until it is gone. So an entry that may expire lives between one and two half-lives
@@ -22,6 +23,7 @@ from gateway.index.table import KeyTable, Slots, aligned, distinct
 
 Bits = npt.NDArray[np.uint64]
 Columns = npt.NDArray[np.int64]
+Planes = npt.NDArray[np.int64]
 
 SWEEP: Final = 8192
 WORD: Final = 64
@@ -29,24 +31,28 @@ END_MASK: Final = np.uint64(2**32 - 1)
 
 
 class Plane(IntEnum):
-    """A kind of bit in a row. The first four are the tiers'."""
+    """A kind of bit in a row. Those of one tier are neighbours, the tiers in their order."""
 
-    GPU = Tier.GPU
-    HOST = Tier.HOST
-    SSD = Tier.SSD
-    SHARED = Tier.SHARED
-    HINT = 4
-    HINT_OLD = 5
+    HINT_OLD = 0
+    HINT = 1
+    GPU = 2
+    HOST = 3
+    SSD = 4
+    SHARED = 5
     SHARED_OLD = 6
 
 
 PLANES: Final = len(Plane)
+ROW_PLANES: Final = PLANES + 1
+"""With the one that holds the age."""
 PLANES_OF: Final = {
-    Tier.GPU: (Plane.GPU, Plane.HINT, Plane.HINT_OLD),
+    Tier.GPU: (Plane.HINT_OLD, Plane.HINT, Plane.GPU),
     Tier.HOST: (Plane.HOST,),
     Tier.SSD: (Plane.SSD,),
     Tier.SHARED: (Plane.SHARED, Plane.SHARED_OLD),
 }
+TOLD_IN: Final = np.array([Plane.GPU, Plane.HOST, Plane.SSD, Plane.SHARED], np.int64)
+"""By tier: the plane of what events tell."""
 
 
 class Move(NamedTuple):
@@ -59,7 +65,7 @@ class Move(NamedTuple):
 
 def plane_of(row: Bits, plane: Plane) -> Bits:
     """The words of one plane, of a row or of rows [..., width]."""
-    words = row.shape[-1] // PLANES
+    words = row.shape[-1] // ROW_PLANES
     return row[..., plane * words : (plane + 1) * words]
 
 
@@ -69,8 +75,8 @@ class Residency:
     def __init__(self, limit: int, columns: int) -> None:
         self.limit: Final = limit
         self.words: Final = -(-columns // WORD)
-        self.width: Final = PLANES * self.words + 1
-        self._table = KeyTable(2 * limit)
+        self.width: Final = ROW_PLANES * self.words
+        self._table = KeyTable(limit)
         # The row after the last stays empty: it is what an absent key's slot reads.
         self._rows = aligned(self._table.slots + 1, self.width)
         self._flat = self._rows.reshape(-1)
@@ -104,21 +110,23 @@ class Residency:
         """The row of each key, or `absent`."""
         return self._table.find(keys)
 
-    def read(self, keys: Keys, mask: Bits | None) -> Bits:
-        """The bits of each key, those alone that `mask` [width] selects: [keys, width]. The last word is
+    def read(self, slots: Slots, mask: Bits | None) -> Bits:
+        """The bits of each row, those alone that `mask` [width] selects: [slots, width]. The last word is
         0."""
-        rows = self._rows.take(self._table.find(keys), axis=0)
+        rows = self._rows.take(slots, axis=0)
         if mask is not None:
             rows &= mask
         rows[:, -1] = 0
         return rows
 
-    def set(self, keys: Keys, ends: npt.NDArray[np.int64], plane: Plane, columns: int | Columns) -> Slots:
-        """Set the bit of these keys in a plane; the column may be one for all. Returns their rows."""
+    def set(
+        self, keys: Keys, ends: npt.NDArray[np.int64], planes: Plane | Planes, columns: int | Columns
+    ) -> Slots:
+        """Set a bit of each key; plane and column may be one for all. Returns their rows."""
         rows = self._table.insert(keys)
         self._stamp += 1
         self._age[rows] = np.uint64(self._stamp << 32) | (END_MASK - ends.astype(np.uint64))
-        at, bit = self._place(rows, plane, columns)
+        at, bit = self._place(rows, planes, columns)
         np.bitwise_or.at(self._flat, at, bit)
         return rows
 
@@ -154,7 +162,7 @@ class Residency:
 
     def make_room(self, rows: int) -> None:
         """Evict the oldest until `rows` more fit."""
-        while self._table.count + rows > self.limit:
+        while self._table.room < rows:
             chunk = np.arange(self._hand, min(self._hand + SWEEP, self._table.slots))
             self._hand = (self._hand + SWEEP) % self._table.slots
             used = chunk[self._table.keys[chunk] != 0]
@@ -174,11 +182,13 @@ class Residency:
     def _word(self, plane: Plane) -> int:
         return plane * self.words
 
-    def _place(self, rows: Slots, plane: Plane, columns: int | Columns) -> tuple[Slots, Bits]:
+    def _place(
+        self, rows: Slots, planes: Plane | Planes, columns: int | Columns
+    ) -> tuple[Slots, Bits | np.uint64]:
         """Where in `_flat` the bits of a column are, and which bit of the word."""
-        column = np.asarray(columns, np.int64)
-        at = rows * self.width + self._word(plane) + column // WORD
-        return at, np.uint64(1) << (column % WORD).astype(np.uint64)
+        at = rows * self.width
+        at += planes * self.words + columns // WORD
+        return at, np.uint64(1) << np.asarray(columns % WORD, np.uint64)[()]
 
     def _drop_empty(self, rows: Slots) -> None:
         empty = distinct(rows[~self._rows[rows, :-1].any(axis=1)])

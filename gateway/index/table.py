@@ -1,9 +1,10 @@
 """A set of 64-bit keys in numpy, looked up and changed many keys at a time.
 
-Buckets of eight slots, a cache line each. A key lives in the bucket that its bits, spread, name or, when that
-is full, in the next with room; `_passed` counts for each bucket the keys that passed it by, so a search knows
-where to end and removing leaves no tombstones. All memory is taken up front and slots never move: growing
-would stall the event loop, and callers keep values in columns of their own, by slot.
+Buckets of eight slots, a cache line each. A key lives in the bucket that its bits, spread, name or, where
+that has no room, in a spare slot that a dictionary tells: so few do that a second pass over arrays would cost
+more. `_spills` counts them for each bucket, so most searches never ask the dictionary. All memory is taken up
+front and slots never move: growing would stall the event loop, and callers keep values in columns of their
+own, by slot.
 
 0 means empty: of a key of 0 no answer is to be believed.
 """
@@ -19,7 +20,9 @@ from cache.prefix import Keys
 Slots = npt.NDArray[np.int64]
 
 WIDTH: Final = 8
+LEAST_SPARE: Final = 4096
 LINE: Final = 8  # words of a cache line
+HALF: Final = np.uint64(32)
 SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing: also keys that are no hashes scatter
 # The byte of a u64 that holds its only set bit 1 << 8c is c = (value * BYTE_INDEX) >> 61.
 BYTE_INDEX: Final = np.uint64(sum(c << (61 - 8 * c) for c in range(WIDTH)))
@@ -44,84 +47,110 @@ def aligned(rows: int, width: int) -> Keys:
 
 
 class KeyTable:
-    """Keys in numbered slots. `absent` is the slot that stands for a key that isn't there."""
+    """At most `limit` keys in numbered slots. `absent` is the slot that stands for a key that isn't there."""
 
-    def __init__(self, slots: int) -> None:
-        self._shift = np.uint64(64 - max(1, (max(slots, 2 * WIDTH) - 1).bit_length() - 3))
-        self._buckets = 1 << (64 - int(self._shift))
-        self._rows = aligned(self._buckets, WIDTH)
-        self._passed: npt.NDArray[np.int32] = np.zeros(self._buckets, np.int32)
-        self.keys: Keys = self._rows.reshape(-1)
-        self.slots: Final = self._buckets * WIDTH
+    def __init__(self, limit: int) -> None:
+        self.limit: Final = limit
+        self._buckets: Final = -(-limit * 3 // (2 * WIDTH))
+        self._in_buckets: Final = self._buckets * WIDTH
+        self.slots: Final = self._in_buckets + max(limit // 8, LEAST_SPARE)
         self.absent: Final = self.slots
+        self.keys: Keys = aligned(self.slots, 1).reshape(-1)
+        self._lines = self.keys[: self._in_buckets].reshape(self._buckets, WIDTH)
+        self._spills: npt.NDArray[np.uint32] = np.zeros(self._buckets, np.uint32)
+        self._spilled: dict[int, int] = {}
+        self._spare = list(range(self._in_buckets, self.slots))
         self.count = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes taken, used or not."""
-        return self._rows.nbytes + self._passed.nbytes
+        """Bytes taken, used or not; those of the dictionary come on top."""
+        return self.keys.nbytes + self._spills.nbytes
+
+    @property
+    def room(self) -> int:
+        """How many more keys certainly fit."""
+        return min(self.limit - self.count, len(self._spare))
 
     def find(self, keys: Keys) -> Slots:
         """The slot of each key, or `absent`."""
         buckets = self._home(keys)
-        slots, missed = self._probe(buckets, keys)
-        while missed.size:
-            missed = missed[self._passed[buckets[missed]] > 0]
-            if not missed.size:
-                break
-            buckets[missed] = (buckets[missed] + 1) % self._buckets
-            slots[missed], still = self._probe(buckets[missed], keys[missed])
-            missed = missed[still]
-        return slots
+        return self._search(buckets, self._lines.take(buckets, axis=0), keys)
 
     def insert(self, keys: Keys) -> Slots:
         """The slot of each key, taken if it wasn't there. Keys may repeat. There must be room."""
-        slots = self.find(keys)
-        new = (slots == self.absent).nonzero()[0]
-        if new.size:
-            slots[new] = self.add(keys[new])
-        return slots
-
-    def add(self, keys: Keys) -> Slots:
-        """Take slots for keys that aren't there. They may repeat. There must be room."""
-        slots = np.full(len(keys), self.absent)
         buckets = self._home(keys)
-        pending = np.arange(len(keys))
-        while pending.size:
-            free = (self._rows.take(buckets[pending], axis=0) == 0).view(np.uint64)[:, 0]
-            full, fits, free = pending[free == 0], pending[free != 0], free[free != 0]
-            if full.size:
-                _, first = np.unique(keys[full], return_index=True)
-                np.add.at(self._passed, buckets[full[first]], 1)
-                buckets[full] = (buckets[full] + 1) % self._buckets
-            lowest = free & (~free + np.uint64(1))
-            taken = (buckets[fits] << 3) + ((lowest * BYTE_INDEX) >> np.uint64(61)).view(np.int64)
-            self.keys[taken] = keys[fits]
-            slots[fits] = taken
-            lost = fits[self.keys[taken] != keys[fits]]  # two wanted one slot: the last writer has it
-            pending = np.concatenate([full, lost])
-        self.count += len(distinct(slots))
+        lines = self._lines.take(buckets, axis=0)
+        slots = self._search(buckets, lines, keys)
+        new = (slots == self.absent).nonzero()[0]
+        if new.size == len(keys):
+            return self._add(buckets, lines, keys)
+        if new.size:
+            slots[new] = self._add(buckets[new], lines[new], keys[new])
         return slots
 
     def remove(self, slots: Slots) -> None:
         """Empty these slots: distinct, and all in use."""
-        buckets = slots // WIDTH
-        distance = (buckets - self._home(self.keys[slots])) % self._buckets
-        while (displaced := np.flatnonzero(distance)).size:
-            distance[displaced] -= 1
-            buckets[displaced] -= 1
-            np.subtract.at(self._passed, buckets[displaced] % self._buckets, 1)
+        spare = slots[slots >= self._in_buckets]
+        if spare.size:
+            keys = self.keys[spare]
+            np.subtract.at(self._spills, self._home(keys), 1)
+            for key in keys.tolist():
+                self._spare.append(self._spilled.pop(key))
         self.keys[slots] = 0
         self.count -= len(slots)
 
     def _home(self, keys: Keys) -> Slots:
-        return ((keys * SPREAD) >> self._shift).view(np.int64)
+        spread = (keys * SPREAD) >> HALF
+        spread *= np.uint64(self._buckets)
+        spread >>= HALF
+        return spread.view(np.int64)
 
-    def _probe(self, buckets: Slots, keys: Keys) -> tuple[Slots, Slots]:
-        """Slots of the keys that lie in these buckets, and the indices of those that don't."""
-        hits = (self._rows.take(buckets, axis=0) == keys[:, None]).view(np.uint64)[:, 0]
-        slots = (buckets << 3) + ((hits * BYTE_INDEX) >> np.uint64(61)).view(np.int64)
-        missed = (hits == 0).nonzero()[0]
-        if missed.size:
+    def _search(self, buckets: Slots, lines: Keys, keys: Keys) -> Slots:
+        """The slot of each key, or `absent`; `lines` are what its bucket holds."""
+        hits = (lines == keys[:, None]).view(np.uint64)[:, 0]
+        slots = _place(buckets, hits)
+        if np.count_nonzero(hits) < len(keys):
+            missed = (hits == 0).nonzero()[0]
             slots[missed] = self.absent
-        return slots, missed
+            spilled = missed[self._spills[buckets[missed]].nonzero()[0]]
+            if spilled.size:
+                where = self._spilled.get
+                slots[spilled] = [where(key, self.absent) for key in keys[spilled].tolist()]
+        return slots
+
+    def _add(self, buckets: Slots, lines: Keys, keys: Keys) -> Slots:
+        """Take slots for keys that aren't there."""
+        free = (lines == 0).view(np.uint64)[:, 0]
+        slots = _place(buckets, free & (~free + np.uint64(1)))
+        roomy = free.nonzero()[0]
+        if roomy.size == len(keys):
+            self.keys[slots] = keys
+        else:
+            self.keys[slots[roomy]] = keys[roomy]
+        lost = (self.keys.take(slots) != keys).nonzero()[0]
+        if not lost.size:
+            self.count += len(distinct(slots))
+            return slots
+        # There was no room; or two wanted one slot, and the last writer has it.
+        self.count += len(distinct(np.delete(slots, lost)))
+        slots[lost] = self._spill(keys[lost], buckets[lost])
+        return slots
+
+    def _spill(self, keys: Keys, buckets: Slots) -> list[int]:
+        """Take spare slots for keys that found none in their buckets."""
+        of, short = self._spilled, []
+        for key, bucket in zip(keys.tolist(), buckets.tolist(), strict=True):
+            if key not in of:
+                of[key] = self._spare.pop()
+                short.append(bucket)
+        slots = [of[key] for key in keys.tolist()]
+        self.keys[slots] = keys
+        np.add.at(self._spills, short, 1)
+        self.count += len(short)
+        return slots
+
+
+def _place(buckets: Slots, bits: Keys) -> Slots:
+    """The slot in each bucket that the only byte set to 1 in `bits` names."""
+    return (buckets << 3) + ((bits * BYTE_INDEX) >> np.uint64(61)).view(np.int64)

@@ -5,6 +5,7 @@ grid on which its keys are looked up; 0 where nothing is known to be.
 """
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from engine_adapters.events import Origin, Tier
 from gateway.index.errors import IndexFullError
-from gateway.index.residency import PLANES, PLANES_OF, WORD, Bits, plane_of
+from gateway.index.residency import PLANES_OF, ROW_PLANES, WORD, Bits, plane_of
 
 NO_STORE: Final = -1
 
@@ -65,6 +66,13 @@ class View(NamedTuple):
 
     stride: int
     mask: Bits
+
+
+class Reach(NamedTuple):
+    """A store's column, and the targets that reach it: a bit at each one's own column."""
+
+    column: int
+    members: int
 
 
 class Targets:
@@ -122,8 +130,7 @@ class Targets:
         """Rebuild what answers read, after targets or page sizes changed."""
         self.all = list(self._by_origin.values())
         self.columns = np.array([target.column for target in self.all], np.int64)
-        self.stores = np.array([target.store for target in self.all], np.int64)
-        self.any_store = bool((self.stores != NO_STORE).any())
+        self.stores = self._reach()
         self.origins = tuple(target.origin for target in self.all)
         strides = sorted({page for target in self.all for page in target.pages if page})
         self.views = [View(stride, self._mask(stride)) for stride in strides]
@@ -131,15 +138,22 @@ class Targets:
 
     def mask(self, target: Target, tier: Tier) -> Bits:
         """The bits [width] of one target in one tier."""
-        bits = np.zeros(PLANES * self.words + 1, np.uint64)
+        bits = np.zeros(ROW_PLANES * self.words, np.uint64)
         column = target.column_in(tier)
         if column != NO_STORE:
             for plane in PLANES_OF[tier]:
                 plane_of(bits, plane)[column // WORD] = np.uint64(1 << column % WORD)
         return bits
 
+    def _reach(self) -> list[Reach]:
+        members: defaultdict[int, int] = defaultdict(int)
+        for target in self.all:
+            if target.store != NO_STORE:
+                members[target.store] |= 1 << target.column
+        return [Reach(*each) for each in members.items()]
+
     def _mask(self, stride: int) -> Bits:
-        bits = np.zeros(PLANES * self.words + 1, np.uint64)
+        bits = np.zeros(ROW_PLANES * self.words, np.uint64)
         for target in self.all:
             for tier in Tier:
                 if target.pages[tier] == stride:

@@ -32,17 +32,18 @@ def test_it_is_a_set_whose_slots_stay(changes):
         assert table.find(every).tolist() == [model.get(int(key), table.absent) for key in every]
 
 
-def test_a_half_full_table_finds_all_and_nothing_else():
+def test_a_full_table_finds_all_and_nothing_else():
     rng = np.random.default_rng(1)
-    table = KeyTable(1 << 14)
+    table = KeyTable(1 << 13)
     there, not_there = np.split(rng.integers(1, 2**64, 1 << 14, dtype=np.uint64), 2)
-    slots = table.insert(there)
+    slots = np.concatenate([table.insert(some) for some in np.split(there, 64)])
     assert (table.find(there) == slots).all()
     assert (table.keys[slots] == there).all()
     assert (table.find(not_there) == table.absent).all()
     table.remove(slots)
     assert table.count == 0
-    assert not table._passed.any()
+    assert not table._spills.any()
+    assert not table._spilled
     assert (table.find(there) == table.absent).all()
 
 
@@ -50,5 +51,20 @@ def test_memory_is_taken_up_front():
     table = KeyTable(1000)
     before = table.nbytes
     table.insert(np.random.default_rng(1).integers(1, 2**64, 500, dtype=np.uint64))
-    assert table.slots == 1024
-    assert table.nbytes == before == 1024 * 8 + 1024 // 8 * 4
+    assert table.slots == 1504 + 4096
+    assert table.nbytes == before == table.slots * 8 + 1504 // 8 * 4
+
+
+def test_keys_of_one_full_bucket_take_spare_slots_while_there_are_any():
+    table = KeyTable(8000)
+    candidates = np.arange(1, 1500 * 4200, dtype=np.uint64)
+    alike = candidates[table._home(candidates) == 0][: 8 + 4096]
+    for at in range(8):
+        table.insert(alike[at : at + 1])
+    assert table.room == 4096
+    table.insert(alike[8:])
+    assert table.room == 0
+    assert len(set(table.find(alike).tolist())) == table.count == 8 + 4096
+    table.remove(table.find(alike[20:30]))
+    assert table.room == 10
+    assert (table.find(alike[20:30]) == table.absent).all()
