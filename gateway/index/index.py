@@ -58,7 +58,7 @@ class IndexState(NamedTuple):
 class Index:
     """Residency of one model's prefixes over all its replicas.
 
-    `blocks` bounds the distinct prefixes over all replicas; memory for them is taken at once, about 190 B
+    `blocks` bounds the distinct prefixes over all replicas; memory for them is taken at once, about 170 B
     each. `caches` bounds the replicas times their data-parallel ranks.
     """
 
@@ -232,13 +232,15 @@ class Index:
         """The next batches of engine events that can be applied together, a slice of them."""
         taken: list[tuple[Target, BlockEvents]] = []
         blocks = width = 0
-        while self._queue and blocks < SLICE_BLOCKS:
+        while self._queue:
             if isinstance(self._queue[0], Clearing):
                 break
             target, batch = self._queue[0]
             if not isinstance(batch, BlockEvents):
                 break
             if width and batch.block_tokens and batch.block_tokens != width:
+                break
+            if taken and blocks + len(batch.hashes) > SLICE_BLOCKS:
                 break
             width = width or batch.block_tokens
             blocks += len(batch.hashes)
