@@ -38,35 +38,20 @@ class Batches:
         """
         count = len(hashes)
         if count <= SLICE_BLOCKS:
-            self._add(tier, parent, start, hashes, tokens, size, extras)
+            self._joined(count, size).store(tier, parent, start, hashes, tokens, size, extras)
             return
         for at in range(0, count, SLICE_BLOCKS):
             piece = hashes[at : at + SLICE_BLOCKS]
             theirs = tokens[at * size : (at + SLICE_BLOCKS) * size]
             here = [e._replace(block=e.block - at) for e in extras if at <= e.block < at + SLICE_BLOCKS]
-            self._add(tier, hashes[at - 1] if at else parent, start, piece, theirs, size, here)
-
-    def _add(
-        self,
-        tier: Tier,
-        parent: int,
-        start: int,
-        hashes: list[int],
-        tokens: list[int],
-        size: int,
-        extras: Sequence[BlockExtra],
-    ) -> None:
-        if not self._columns.fits(size, len(hashes)):
-            self._flush()
-        self._columns.add_stored(tier, parent, start, hashes, tokens, size, extras)
+            before = hashes[at - 1] if at else parent
+            self._joined(len(piece), size).store(tier, before, start, piece, theirs, size, here)
 
     def removed(self, tier: Tier, hashes: list[int]) -> None:
         """Add blocks that went."""
         for at in range(0, len(hashes), SLICE_BLOCKS):
             piece = hashes[at : at + SLICE_BLOCKS]
-            if not self._columns.fits(0, len(piece)):
-                self._flush()
-            self._columns.add_removed(tier, piece)
+            self._joined(len(piece), 0).remove(tier, piece)
 
     def cleared(self, tiers: tuple[Tier, ...]) -> None:
         """All that these tiers held is gone."""
@@ -79,32 +64,30 @@ class Batches:
         changes, self._changes = self._changes, []
         return changes
 
+    def _joined(self, blocks: int, size: int) -> "_Columns":
+        """The batch that so many blocks more of this size may join; 0 for blocks without tokens."""
+        columns = self._columns
+        if len(columns.hashes) + blocks > SLICE_BLOCKS or (size and columns.size not in (0, size)):
+            self._flush()
+        return self._columns
+
     def _flush(self) -> None:
         columns, self._columns = self._columns, _Columns()
-        if columns.counts:
+        if columns.hashes:
             self._changes.append(columns.events())
 
 
 class _Columns:
-    """A batch in the making."""
+    """A batch in the making. `hashes` and `_tokens` are its blocks', `_rows` its events'."""
 
     def __init__(self) -> None:
-        self.counts: list[int] = []
-        self._stored: list[bool] = []
-        self._tiers: list[Tier] = []
-        self._parents: list[int] = []
-        self._seeds: list[int] = []
-        self._hashes = array("Q")
+        self.hashes = array("Q")
+        self.size = 0
         self._tokens = array("I")
-        self._size = 0
+        self._rows: list[tuple[bool, int, int, int, int]] = []
         self._extras: list[BlockExtra] = []
 
-    def fits(self, block_tokens: int, blocks: int) -> bool:
-        """Whether `blocks` more of this size may join."""
-        same = not block_tokens or self._size in (0, block_tokens)
-        return same and len(self._hashes) + blocks <= SLICE_BLOCKS
-
-    def add_stored(
+    def store(
         self,
         tier: Tier,
         parent: int,
@@ -115,43 +98,37 @@ class _Columns:
         extras: Sequence[BlockExtra],
     ) -> None:
         """Add a run of blocks that came."""
-        before = len(self._hashes)
-        self._hashes.fromlist(hashes)
+        before = len(self.hashes)
+        self.hashes.fromlist(hashes)
         try:
             self._tokens.fromlist(tokens)
         except (OverflowError, TypeError):
-            del self._hashes[before:]
+            del self.hashes[before:]
             raise
         if extras:
             self._extras += [extra._replace(block=extra.block + before) for extra in extras]
-        self._size = size
-        self._row(True, tier, parent, start, len(hashes))
+        self.size = size
+        self._rows.append((True, tier, len(hashes), parent, start))
 
-    def add_removed(self, tier: Tier, hashes: list[int]) -> None:
+    def remove(self, tier: Tier, hashes: list[int]) -> None:
         """Add blocks that went."""
-        self._hashes.fromlist(hashes)
-        self._row(False, tier, NO_PARENT, 0, len(hashes))
+        self.hashes.fromlist(hashes)
+        self._rows.append((False, tier, len(hashes), NO_PARENT, 0))
 
     def events(self) -> BlockEvents:
         """The finished batch."""
+        stored, tiers, counts, parents, seeds = zip(*self._rows, strict=True)
         tokens = np.frombuffer(self._tokens, np.uint32)
         return BlockEvents(
-            stored=np.array(self._stored, np.bool_),
-            tiers=np.array(self._tiers, np.uint8),
-            counts=np.array(self.counts, np.int64),
-            parents=np.array(self._parents, np.uint64),
-            seeds=np.array(self._seeds, np.uint64),
-            hashes=np.frombuffer(self._hashes, np.uint64),
-            tokens=tokens.reshape(len(tokens) // max(self._size, 1), self._size),
+            stored=np.array(stored, np.bool_),
+            tiers=np.frombuffer(bytes(tiers), np.uint8),
+            counts=np.array(counts, np.int64),
+            parents=np.array(parents, np.uint64),
+            seeds=np.array(seeds, np.uint64),
+            hashes=np.frombuffer(self.hashes, np.uint64),
+            tokens=tokens.reshape(len(tokens) // max(self.size, 1), self.size),
             extras=tuple(self._extras),
         )
-
-    def _row(self, stored: bool, tier: Tier, parent: int, start: int, count: int) -> None:
-        self._stored.append(stored)
-        self._tiers.append(tier)
-        self.counts.append(count)
-        self._parents.append(parent)
-        self._seeds.append(start)
 
 
 @lru_cache(maxsize=4096)
