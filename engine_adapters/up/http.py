@@ -87,19 +87,57 @@ class Endpoints(NamedTuple):
     replay: str = ""
 
 
+class PublishedPorts(msgspec.Struct, frozen=True):
+    """Where an SGLang publishes KV events over TCP, as its `/server_info` tells it: rank 0's ports."""
+
+    endpoint_host: str
+    endpoint_port_base: int
+    dp_size: int = 1
+    replay_endpoint_port_base: int | None = None
+
+
+class _ServerInfo(msgspec.Struct, frozen=True):
+    kv_events: PublishedPorts | None = None
+
+
 def event_endpoints(url: str) -> Endpoints:
-    """Ask the engine at `url` for its event endpoints, as seen from here; none if it doesn't say."""
-    try:
-        with _opener.open(f"{url.rstrip('/')}/kv_event_sources", timeout=TIMEOUT) as response:
-            sources = msgspec.json.decode(response.read(), type=dict[int, EventSource])
-    except (OSError, msgspec.MsgspecError):
-        return Endpoints()
+    """Ask the engine at `url` for its event endpoints, as seen from here; none if it doesn't say.
+
+    Of several ranks none are named: how many there are is a setting, which can't be known.
+    """
+    url = url.rstrip("/")
     host = urllib.parse.urlsplit(url).netloc.rpartition("@")[2]
     host = re.sub(r":\d+$", "", host)
+    try:
+        return _of_vllm(url, host) or _of_sglang(url, host)
+    except (OSError, msgspec.MsgspecError):
+        return Endpoints()
+
+
+def _of_vllm(url: str, host: str) -> Endpoints | None:
+    """None where it isn't asked."""
+    try:
+        sources = msgspec.json.decode(_read(f"{url}/kv_event_sources"), type=dict[int, EventSource])
+    except urllib.error.HTTPError:
+        return None
     if len(sources) != 1 or not (source := sources[min(sources)]).enable_kv_cache_events:
-        return Endpoints()  # several ranks need a setting that we can't know
+        return Endpoints()
     events, replay = _seen(source.endpoint, host), _seen(source.replay_endpoint or "", host)
     return Endpoints(events, replay) if events else Endpoints()
+
+
+def _of_sglang(url: str, host: str) -> Endpoints:
+    ports = msgspec.json.decode(_read(f"{url}/server_info"), type=_ServerInfo).kv_events
+    if ports is None or ports.dp_size != 1 or ports.endpoint_host not in ("*", "0.0.0.0", "[::]"):
+        return Endpoints()
+    replay = ports.replay_endpoint_port_base
+    return Endpoints(f"tcp://{host}:{ports.endpoint_port_base}", f"tcp://{host}:{replay}" if replay else "")
+
+
+def _read(url: str) -> bytes:
+    with _opener.open(url, timeout=TIMEOUT) as response:
+        answer: bytes = response.read()
+    return answer
 
 
 def _seen(endpoint: str, host: str) -> str:

@@ -104,3 +104,22 @@ def test_the_gateway_is_settled_once_all_its_models_are(server: Answering) -> No
     for models, settled in (([], False), ([model], True), ([model, model | {"settled": False}], False)):
         server.answers["/readyz"] = {"status": "ok", "replicas": [], "models": models}
         assert http.is_settled(url) is settled
+
+
+def test_sglang_names_its_events_too_and_its_kind_is_known(server: Answering) -> None:
+    assert http.kind(server.url) == "vllm"
+    server.answers["/model_info"] = {}
+    assert http.kind(server.url) == "sglang"
+    # As SGLang 0.5.23 writes it.
+    ports = {
+        "publisher": "zmq",
+        "endpoint_host": "*",
+        "endpoint_port_base": 5557,
+        "topic": "kv",
+        "dp_size": 1,
+    }
+    server.answers["/server_info"] = {"kv_events": {**ports, "replay_endpoint_port_base": 5558}}
+    assert http.event_endpoints(server.url) == Endpoints("tcp://127.0.0.1:5557", "tcp://127.0.0.1:5558")
+    for kv_events in (ports | {"dp_size": 2}, ports | {"endpoint_host": "10.0.0.1"}, None):
+        server.answers["/server_info"] = {"kv_events": kv_events}
+        assert http.event_endpoints(server.url) == Endpoints()
