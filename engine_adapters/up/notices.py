@@ -27,7 +27,8 @@ def events(upstreams: Iterable[Upstream], config: Path) -> Iterator[str]:
             yield (
                 f"Replica {upstream.name} names no KV events that can be followed from here: what it holds "
                 f"is guessed from what was sent to it. Start it by `hpkv launch {upstream.engine} --events … "
-                f"--replay …`, or write events: and replay: into a copy of {config} for `hpkv serve --config`."
+                f"--replay …`, or write events: and replay: into a copy of {config} for "
+                "`hpkv serve --config`."
             )
 
 
