@@ -3,7 +3,7 @@
 import enum
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cache.finding import Look
 from cache.hierarchy import Hierarchy
@@ -26,11 +26,19 @@ class Answer(enum.Enum):
 class Load:
     """The pages that one request takes from the tiers. Its methods don't block."""
 
-    def __init__(self, tiers: Hierarchy, request: Request, page_tokens: int, load_seconds: float) -> None:
+    def __init__(
+        self,
+        tiers: Hierarchy,
+        request: Request,
+        page_tokens: int,
+        load_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._tiers = tiers
         self._request = request
         self._page_tokens = page_tokens
         self._load_seconds = load_seconds
+        self._clock = clock
         self._until = math.inf
         self._asked: tuple[int, int] | None = None
         self._look: Look | None = None
@@ -46,6 +54,8 @@ class Load:
 
         `keys` are all of the request's. Returns whether the answers are known; else ask again.
         """
+        if self.copying:
+            return True
         if self._asked != (computed_tokens, len(keys)):
             self._begin(keys, computed_tokens)
         if self._look is not None:
@@ -114,7 +124,7 @@ class Load:
         plan = self._tiers.plan(match, computed)
         if not plan.pages:
             return
-        now = time.monotonic()
+        now = self._clock()
         self._until = min(self._until, now + self._load_seconds)
         pages = self._request.pages(range(start, start + plan.cut), match.keys[: plan.cut])
         self._plan = plan

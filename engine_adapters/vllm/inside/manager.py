@@ -4,11 +4,11 @@ Nothing here raises into the engine: what fails is logged, counted, and answered
 """
 
 import functools
-import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import ParamSpec, TypeVar
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import (
     LookupResult,
     OffloadingManager,
@@ -33,7 +33,7 @@ from .prefills import Prefills
 from .requests import Facts, Request
 from .stores import NOTHING, Stores, Wanted
 
-logger = logging.getLogger(__name__)
+logger = init_logger("vllm.hpkv")
 
 _LOOKUPS = {
     Answer.READY: LookupResult.HIT,

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 
+from engine_adapters import shared_memory
+
 from . import shm
 from .copies import Bytes
 
@@ -18,7 +20,7 @@ class Region(SharedOffloadRegion):
     _creator: bool
 
     def __init__(self, engine: str, pages: int, row_bytes: int, rank_bytes: int, rank: int | None) -> None:
-        """`rank` is a worker's, None in the scheduler."""
+        """`rank` is a worker's, None in the scheduler. Raises SettingsError if shared memory is too small."""
         self._rank_bytes = rank_bytes
         super().__init__(
             engine_id=f"hpkv-{engine}",
@@ -26,9 +28,14 @@ class Region(SharedOffloadRegion):
             rank=rank,
             kv_bytes_per_chunk=row_bytes,
             cpu_page_size=rank_bytes,
-            creator_memory_check=lambda size: shm.own(self.fd),
+            creator_memory_check=self._make,
         )
         shm.own(self.fd)
+
+    def _make(self, size: int) -> None:
+        """The first process has made the file, empty yet."""
+        shm.own(self.fd)
+        shared_memory.require(size)
 
     @property
     def memory(self) -> memoryview:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm.config import VllmConfig
+from vllm.logger import init_logger
 from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.kv_offload.base import (
@@ -21,7 +22,6 @@ from vllm.v1.kv_offload.config import OffloadingConfig
 from cache.hierarchy import Hierarchy
 from cache.memory import padded
 from cache.tiers.host import Host
-from engine_adapters import shared_memory
 from engine_adapters.errors import SettingsError
 from engine_adapters.levels import open_levels
 from engine_adapters.settings import Settings
@@ -31,6 +31,8 @@ from . import identity, metrics, shm
 from .manager import Manager
 from .namespaces import Namespaces
 from .region import Region
+
+logger = init_logger("vllm.hpkv")  # under vLLM's own name, whose level and handler it shares
 
 
 class HpkvSpec(OffloadingSpec):
@@ -70,14 +72,23 @@ class HpkvSpec(OffloadingSpec):
 
     def manager(self, workers: Collection[identity.Worker]) -> Manager:
         """The scheduler's side, once the workers have said what they are. Raises SettingsError."""
-        base = identity.base(self._vllm[0], self.page_tokens, workers, self._memory)
-        levels = open_levels(self._settings, base, self.page_bytes)
         region = self._region(rank=None)
         region.drop_name()
+        base = identity.base(self._vllm[0], self.page_tokens, workers, self._memory)
+        levels = open_levels(self._settings, base, self.page_bytes)
         host = Host(region.memory, padded(self.page_bytes), self.page_bytes)
         tiers = Hierarchy(self._settings.hierarchy(self.page_tokens, self.page_bytes), host, levels)
         namespaces = Namespaces(base, lambda path: identity.adapter(path, self._memory))
         meter = metrics.Meter(tiers, self.page_tokens, self.page_bytes)
+        logger.info(
+            "tiers %s: pages of %d tokens and %s, %d in host; namespace %s of %s",
+            self._settings.mode,
+            self.page_tokens,
+            format_size(self.page_bytes),
+            self._pages,
+            base.namespace().hex(),
+            base,
+        )
         self._manager = Manager(tiers, namespaces, meter, self.page_tokens, self._settings.load_s)
         return self._manager
 
@@ -102,10 +113,8 @@ class HpkvSpec(OffloadingSpec):
             raise
 
     def _region(self, rank: int | None) -> Region:
-        size = self._pages * padded(self.page_bytes)
-        if rank == 0:
-            shared_memory.require(size)
-        return Region(self.config.engine_id, self._pages, padded(self.page_bytes), self.rank_bytes, rank)
+        row_bytes = padded(self.page_bytes)
+        return Region(self.config.engine_id, self._pages, row_bytes, self.rank_bytes, rank)
 
     def _rows(self, host: int | None) -> int:
         rows = (host or 0) // padded(self.page_bytes)

@@ -124,10 +124,24 @@ def test_a_hung_disk_is_waited_for_until_the_deadline(make_rig: MakeRig) -> None
     load, begun = load_of(rig.tiers, load_seconds=0.2), time.monotonic()
     assert ready(load, 4) == [Answer.READY] + [Answer.MISS] * 3
     assert 0.2 <= time.monotonic() - begun < 3 * 0.2
-    assert ready(load, 4, computed=1)[1:] == [Answer.MISS] * 3, "a new plan has no new time"
     load.release()
     rig.disk.works.set()
     assert idle(rig)
+
+
+def test_a_new_plan_has_no_new_time(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    rig.store(0, 4)
+    rig.drop_host()
+    rig.disk.works.clear()
+    now = [0.0]
+    load = Load(rig.tiers, request(), 16, 60.0, clock=lambda: now[0])
+    assert not load.plan(keys(0, 4), 0)
+    now[0] = 61.0
+    assert load.plan(keys(0, 4), 1)
+    assert load.answer(keys(0, 4)[0]) is Answer.MISS
+    load.release()
+    rig.disk.works.set()
 
 
 def test_a_remote_look_up_is_waited_for_too(make_rig: MakeRig) -> None:
@@ -147,6 +161,7 @@ def test_a_copy_keeps_its_pages_whatever_happens_meanwhile(make_rig: MakeRig) ->
     ready(load, 4)
     load.copy(keys(0, 4))
     load.release()
+    assert load.plan(keys(0, 2), 0), "a question meanwhile changes nothing"
     assert rig.store(4, 8) == 0
     rig.check(0, 4)
     load.copied()
