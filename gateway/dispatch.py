@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.errors import NotFound
+from gateway.errors import ResponseNotFound
 from gateway.fleet import Fleet, Replica
 from gateway.knowledge import Knowledge
 from gateway.routing import Decision, Matches, Policy, Prompt, RequestContext, decide
@@ -63,15 +63,12 @@ class Dispatcher:
         """The replica that keeps a stored response.
 
         Raises:
-            NotFound: nobody here knows it.
+            ResponseNotFound
         """
         name = self.stored.replica(response)
         replica = self._fleet.get(name) if name is not None else None
         if replica is None or not replica.up:
-            raise NotFound(
-                f"Response '{response}' is not known here: it is too old, its replica is gone, "
-                "or it was stored through another gateway."
-            )
+            raise ResponseNotFound(response)
         context = RequestContext("", RESPONSES, "", {}, Prompt(1))
         return Dispatch(context, [replica], {})
 

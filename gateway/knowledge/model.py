@@ -1,7 +1,6 @@
 """Prefix knowledge of one model: its tokenizers, the index of its replicas, the streams feeding it."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -137,9 +136,7 @@ class ModelKnowledge:
         tasks = [self._feeding, *(task for _, task in self._streams.values())]
         for task in tasks:
             task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await asyncio.wait(tasks)
         for reading in self._readings.values():
             await reading.close()
 

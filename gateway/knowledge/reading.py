@@ -1,7 +1,6 @@
 """How one kind of engine reads the prompts of one model: its tokenizer here, compared with theirs."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
@@ -75,8 +74,7 @@ class Reading:
         """Stop loading and comparing."""
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task])  # a task that failed doesn't keep the gateway from ending
         if self.tokenizer is not None:
             await self.tokenizer.close()
 
