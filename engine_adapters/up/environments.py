@@ -41,7 +41,7 @@ class Recipe:
 
     def digest(self) -> str:
         """Name all that the environment depends on."""
-        parts = [self.requirements.read_text(), repr(self.aliases), sys.version, str(project_root())]
+        parts = [self.requirements.read_text(), repr(self.aliases), sys.version]
         parts += [self.entry_points, *self.starts] if self.entry_points or self.starts else []
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -82,6 +82,8 @@ def ensure(recipe: Recipe, home: Path, log: Path, detail: Detail) -> Environment
     with _only_maker(folder):
         if not is_whole(folder, recipe):
             _make(folder, recipe, log, detail)
+        # Another checkout may have used it since: all that differs is where our packages lie.
+        link_project(site_packages_of(folder), project_root())
     return Environment(folder)
 
 
@@ -189,15 +191,20 @@ def link_project(site_packages: Path, root: Path) -> None:
     from an environment inside it would lead build tools in circles. An installed wheel's neighbours must stay
     out, so that its packages are linked one by one.
 
-    Raises EnvironmentFailed if an engine's dependency has brought a package of the same name.
+    What is right already is left alone, for engines may be running. Raises EnvironmentFailed if an engine's
+    dependency has brought a package of the same name.
     """
+    checkout = (root / "pyproject.toml").is_file()
+    path = site_packages / "hpkv.pth"
+    if not checkout:
+        path.unlink(missing_ok=True)
+    elif not path.is_file() or path.read_text() != f"{root}\n":
+        path.write_text(f"{root}\n")
     for package in PACKAGES:
-        if (site_packages / package).exists():
-            raise EnvironmentFailed(
-                f"{site_packages / package} is another project's package; it would hide this project's own"
-            )
-    if (root / "pyproject.toml").is_file():
-        (site_packages / "hpkv.pth").write_text(f"{root}\n")
-    else:
-        for package in PACKAGES:
-            (site_packages / package).symlink_to(root / package)
+        link = site_packages / package
+        if link.exists() and not link.is_symlink():
+            raise EnvironmentFailed(f"{link} is another project's package; it would hide this project's own")
+        if checkout or (link.is_symlink() and link.readlink() != root / package):
+            link.unlink(missing_ok=True)
+        if not checkout and not link.is_symlink():
+            link.symlink_to(root / package)

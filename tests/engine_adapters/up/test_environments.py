@@ -110,6 +110,42 @@ def test_of_an_installed_wheel_only_its_own_packages_are_seen(site_packages: Pat
     }
 
 
+def test_another_checkout_or_wheel_takes_over_the_links(site_packages: Path, tmp_path: Path) -> None:
+    checkout, wheel = tmp_path / "checkout", tmp_path / "wheel"
+    for root in (checkout, wheel):
+        (root / "cache").mkdir(parents=True)
+    (checkout / "pyproject.toml").touch()
+    environments.link_project(site_packages, environments.project_root())
+    environments.link_project(site_packages, checkout)
+    assert (site_packages / "hpkv.pth").read_text() == f"{checkout}\n"
+    environments.link_project(site_packages, wheel)
+    assert not (site_packages / "hpkv.pth").exists()
+    assert (site_packages / "cache").resolve() == wheel / "cache"
+    environments.link_project(site_packages, checkout)
+    assert [file.name for file in site_packages.iterdir()] == ["hpkv.pth"]
+
+
+def test_what_is_linked_right_is_left_alone(site_packages: Path, tmp_path: Path) -> None:
+    for root in (environments.project_root(), tmp_path):
+        environments.link_project(site_packages, root)
+        before = {file.name: file.lstat().st_mtime_ns for file in site_packages.iterdir()}
+        environments.link_project(site_packages, root)
+        assert {file.name: file.lstat().st_mtime_ns for file in site_packages.iterdir()} == before
+
+
+def test_the_same_environment_serves_all_checkouts(
+    recipe: Recipe, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ensure(recipe, home, home / "log", ignore)
+    kept = made.folder / "kept"
+    kept.touch()
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.setattr(environments, "project_root", lambda: tmp_path)
+    ensure(recipe, home, home / "log", ignore)
+    assert kept.exists()
+    assert (environments.site_packages_of(made.folder) / "hpkv.pth").read_text() == f"{tmp_path}\n"
+
+
 def test_a_package_of_our_name_is_refused(site_packages: Path) -> None:
     (site_packages / "cache").mkdir()
     with pytest.raises(EnvironmentFailed, match="hide this project's own"):
