@@ -13,8 +13,8 @@ launch = typer.Typer(no_args_is_help=True, help="Run an engine with the cache's 
 app.add_typer(launch, name="launch")
 
 
-DEFAULT_TIERS = "gpu"
-"""Of each replica of `hpkv up`."""
+UP_TIERS = "host=512MiB,ssd={home}/kv:4GiB"
+"""Of each replica of `hpkv up`: small enough for a laptop."""
 
 
 def default_home() -> Path:
@@ -151,7 +151,10 @@ def up(
     replicas: Annotated[int, typer.Option(envvar="HPKV_UP_REPLICAS", help="How many replicas to start")] = 2,
     tiers: Annotated[
         str,
-        typer.Option(envvar="HPKV_UP_TIERS", help="Each replica's tiers, as `hpkv launch` takes them"),
+        typer.Option(
+            envvar="HPKV_UP_TIERS",
+            help="Each replica's tiers, as for launch (default: host=512MiB,ssd=$HPKV_HOME/kv:4GiB)",
+        ),
     ] = "",
     engine_args: Annotated[
         str, typer.Option(envvar="HPKV_UP_ENGINE_ARGS", help="More flags for each replica, as in a shell")
@@ -188,7 +191,7 @@ def up(
             port=port,
             engine_port=engine_port,
             replicas=replicas,
-            tiers=parse_tiers(tiers or DEFAULT_TIERS),
+            tiers=parse_tiers(tiers or UP_TIERS.format(home=home)),
             engine_args=tuple(shlex.split(engine_args)),
             start_timeout=start_timeout,
         )

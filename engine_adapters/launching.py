@@ -39,7 +39,8 @@ def check_environment(executable: Path, needs: Needs, environ: Mapping[str, str]
         last = (told.stderr.strip().splitlines() or ["no message"])[-1]
         raise SettingsError(
             f"{python}, by which {executable} runs, can't import us and {needs.engine} ({last}); "
-            f"install both there: {python} -m pip install --no-deps HPKV xxhash, HPKV being its folder"
+            f"install both there: {python} -m pip install --no-deps HPKV xxhash, HPKV being its folder "
+            "(and obstore, for object stores)"
         )
     version = json.loads(told.stdout.splitlines()[-1])
     if tuple(int(part) for part in re.findall(r"\d+", version)[: len(needs.oldest)]) < needs.oldest:

@@ -35,8 +35,7 @@ def open_levels(settings: Settings, base: Base, page_bytes: int) -> list[Level]:
 
 
 def _used(shared: SharedSettings, settings: Settings, page_bytes: int) -> stores.Settings:
-    limits = stores.Limits(cap=shared.cap or 0, age=shared.max_age_s or 0.0)
-    return stores.Settings(page_bytes=page_bytes, limits=limits, io_seconds=settings.load_s)
+    return stores.Settings(page_bytes=page_bytes, limits=shared.limits(), io_seconds=settings.load_s)
 
 
 def _opened(name: str, build: Callable[[], Store]) -> Store:

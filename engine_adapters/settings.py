@@ -21,6 +21,7 @@ from pydantic import (
 from cache import policies, state, stores
 from cache.errors import CacheError
 from cache.stores import address
+from cache.stores.opening import KINDS
 from cache.tiers.ssd.folder import Limits
 
 from .errors import SettingsError
@@ -35,7 +36,6 @@ _WRITE: Mapping[str, Callable[[], policies.WritePolicy]] = {
     "back": policies.Back,
     "selective": policies.Selective,
 }
-_REMOTE = ("s3", "gs", "az", "mooncake")
 
 
 def _absolute(path: Path) -> Path:
@@ -87,9 +87,9 @@ def _store_url(url: str) -> str:
     except CacheError as error:
         raise ValueError(str(error)) from error
     local = scheme in ("", "file")
-    if (not local and scheme not in _REMOTE) or not (path.startswith("/") if local else host):
-        kinds = " or ".join(f"{kind}://" for kind in _REMOTE)
-        raise ValueError(f"write a folder from / on, or {kinds} with a bucket or host behind it")
+    if scheme not in KINDS or not (path.startswith("/") if local else host):
+        kinds = ", ".join(f"{kind}://" for kind in KINDS if kind)
+        raise ValueError(f"write a folder from / on, or one of {kinds} with what follows it")
     return url
 
 
@@ -97,12 +97,17 @@ class SharedSettings(StoreSettings):
     """Storage that several replicas see."""
 
     url: Annotated[str, AfterValidator(_store_url)] = Field(
-        description="a folder from / on, or s3://, gs://, az://BUCKET/PREFIX, or mooncake://HOST:PORT"
+        description="a folder from / on, or the URL of a store"
     )
     cap: TierSize | None = Field(default=None, description="bytes, all engines together; none: no limit")
     max_age_s: PositiveFloat | None = Field(
         default=None, description="since a page was last used, as far as the store knows; none: no limit"
     )
+
+    @property
+    def package(self) -> str:
+        """The package that opens this kind of store."""
+        return KINDS[address.parse(self.url).scheme].package
 
     def limits(self) -> stores.Limits:
         """What the store is held to."""

@@ -1,7 +1,7 @@
 """`hpkv launch vllm`: check all that can be known before the model loads, and say how vLLM is called."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine_adapters import launching, shared_memory
@@ -43,10 +43,11 @@ def command(launch: Launch, executable: Path, environ: Mapping[str, str]) -> lis
 
 def check(launch: Launch, executable: Path, environ: Mapping[str, str]) -> None:
     """Refuse what can't work, in seconds. Raises SettingsError."""
-    host = launch.settings(environ).host
-    if host is not None:
-        shared_memory.require(host)
-    launching.check_environment(executable, NEEDS, environ)
+    settings = launch.settings(environ)
+    if settings.host is not None:
+        shared_memory.require(settings.host)
+    stores = (settings.shared.package,) if settings.shared is not None else ()
+    launching.check_environment(executable, replace(NEEDS, imports=(*NEEDS.imports, *stores)), environ)
 
 
 def announcement(launch: Launch, environ: Mapping[str, str]) -> str:

@@ -20,7 +20,7 @@ def test_a_line_of_all_tiers() -> None:
 @pytest.mark.parametrize(
     ("shared", "url", "cap"),
     [
-        ("mooncake://host:50051", "mooncake://host:50051", None),
+        ("az://container:50051", "az://container:50051", None),
         ("s3://bucket/kv:5TiB", "s3://bucket/kv", 5 << 40),
         ("/mnt/kv:5TiB", "/mnt/kv", 5 << 40),
         ("/mnt/a:b", "/mnt/a:b", None),
@@ -65,7 +65,7 @@ def test_a_line_that_cannot_be(line: str, message: str) -> None:
         "host=8GiB",
         "host=8GiB,ssd=/data/kv:200GiB",
         "host=1536MiB,shared=/mnt/kv:5TiB",
-        "host=8GB,ssd=/a:b,c:1GiB,shared=mooncake://host:50051",
+        "host=8GB,ssd=/a:b,c:1GiB,shared=az://container:50051",
     ],
 )
 def test_the_way_back(line: str) -> None:

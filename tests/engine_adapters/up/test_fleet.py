@@ -27,13 +27,16 @@ from tests.fakes.engine import FakeEngine
 flags = dict(arg.removeprefix("--").partition("=")[::2] for arg in sys.argv[3:])
 if "die" in flags:
     sys.exit("no such flag: --die")
-uvicorn.run(FakeEngine(flags["served-model-name"]), port=int(flags["port"]))
+engine = FakeEngine(flags["served-model-name"])
+engine.start()
+uvicorn.run(engine, port=int(flags["port"]))
 """
 
 DRIVER = """\
 import sys
 from pathlib import Path
 from rich.console import Console
+from engine_adapters.tiers import parse_tiers
 from engine_adapters.up import fleet
 from engine_adapters.up.environments import Environment
 from engine_adapters.up.errors import UpError
@@ -135,7 +138,7 @@ def with_fake_vllm(folder: Folder, *engine_args: str) -> list[str]:
     first = free_port()
     options = (
         f"Options(Path({str(folder.path.parent)!r}), Path({str(folder.path)!r}), port={free_port()}, "
-        f"engine_port={first}, engine_args={engine_args})"
+        f"engine_port={first}, tiers=parse_tiers('host=1MiB'), engine_args={engine_args})"
     )
     environment = str(folder.path.parent / "env")
     return [sys.executable, "-c", DRIVER.format(options=options, environment=environment)]
@@ -164,11 +167,14 @@ def test_over_a_running_engine(run: Run, engine: FakeEngine, folder: Folder) -> 
     port = free_port()
     up = run(over(engine, folder, port))
     up.wait_for("print(answer")
+    assert "Replica a names no KV events that can be followed from here" in up.output
+    assert "Tiers" not in up.output
     assert_snippets_work(up.output)
 
     second = run(over(engine, folder, free_port()))
     assert second.wait() == 1
     assert "hpkv up runs already" in second.output
+    assert "make up HPKV_UP_STATE=FOLDER" in second.output
     assert up.process.poll() is None
 
     up.process.send_signal(signal.SIGINT)
@@ -210,6 +216,7 @@ def test_replicas_come_and_go(run: Run, folder: Folder) -> None:
     up = run(with_fake_vllm(folder))
     up.wait_for("print(answer")
     assert MODEL in up.output
+    assert "Tiers of each replica: gpu+host (host=1MiB)" in up.output
     assert_snippets_work(up.output)
     os.kill(up.child("b"), signal.SIGKILL)
     up.wait_for("Replica b ended (signal 9); the gateway goes on")

@@ -115,6 +115,14 @@ def test_an_environment_with_another_cache_is_refused(env: Path) -> None:
         launching.check_environment(env / "bin/vllm", launch.NEEDS, os.environ)
 
 
+def test_a_store_whose_library_is_missing_is_refused(env: Path) -> None:
+    (env / "site/obstore.py").write_text("raise ModuleNotFoundError('no obstore')")
+    arguments = ["launch", "vllm", "m", f"--env={env}"]
+    done = CliRunner().invoke(app, [*arguments, "--tiers=host=1MiB,shared=s3://bucket/kv"])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "no obstore" in done.stderr
+
+
 def test_where_vllm_is_found(env: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(env / "bin"))
     assert launching.find_executable("vllm", None, None) == env / "bin/vllm"

@@ -1,0 +1,37 @@
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from engine_adapters.commands import app
+from engine_adapters.tiers import format_tiers
+from engine_adapters.up import fleet
+from engine_adapters.up.options import Options
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Options]:
+    """The options with which fleets would have been started."""
+    seen: list[Options] = []
+    monkeypatch.setattr(fleet, "up", lambda options, progress: seen.append(options))
+    monkeypatch.setenv("HPKV_HOME", str(tmp_path))
+    return seen
+
+
+def test_tiers_are_on_by_default(asked: list[Options], tmp_path: Path) -> None:
+    assert CliRunner().invoke(app, ["up"]).exit_code == 0
+    assert asked[0].tiers.mode == "gpu+host+ssd"
+    assert format_tiers(asked[0].tiers) == f"host=512MiB,ssd={tmp_path}/kv:4GiB"
+
+
+def test_tiers_can_be_others_or_off(asked: list[Options]) -> None:
+    runner = CliRunner(env={"HPKV_UP_TIERS": "gpu"})
+    assert runner.invoke(app, ["up"]).exit_code == 0
+    assert runner.invoke(app, ["up", "--tiers=host=1GiB"]).exit_code == 0
+    assert [options.tiers.mode for options in asked] == ["gpu", "gpu+host"]
+
+
+def test_tiers_that_cannot_be_stop_it(asked: list[Options]) -> None:
+    done = CliRunner().invoke(app, ["up", "--tiers=host=8G"])
+    assert (done.exit_code, asked) == (1, [])
+    assert done.stderr.startswith("hpkv up: tiers: host: '8G' is no size")
