@@ -14,7 +14,7 @@ app.add_typer(launch, name="launch")
 
 
 UP_TIERS = "host=512MiB,ssd={home}/kv:4GiB"
-"""Of each replica of `hpkv up`: small enough for a laptop."""
+"""Of each vLLM replica of `hpkv up`: small enough for a laptop. SGLang's have none yet."""
 
 
 def default_home() -> Path:
@@ -173,7 +173,7 @@ def up(
     from rich.console import Console
 
     from engine_adapters.errors import SettingsError
-    from engine_adapters.tiers import parse_tiers
+    from engine_adapters.tiers import NONE, parse_tiers
     from engine_adapters.up import fleet
     from engine_adapters.up.errors import UpError
     from engine_adapters.up.options import Options
@@ -191,7 +191,7 @@ def up(
             port=port,
             engine_port=engine_port,
             replicas=replicas,
-            tiers=parse_tiers(tiers or UP_TIERS.format(home=home)),
+            tiers=parse_tiers(tiers or (UP_TIERS.format(home=home) if engine == "vllm" else NONE)),
             engine_args=tuple(shlex.split(engine_args)),
             start_timeout=start_timeout,
         )

@@ -1,5 +1,6 @@
 """Real engines for tests: two at a time on CPU, shared by a whole run, whole again after each test."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ from engine_adapters.replica import LocalReplica
 from engine_adapters.sglang import cpu as sglang_cpu
 from engine_adapters.up import fleet, http, machine, options, processes, small_model, state
 from engine_adapters.up.crew import Crew
+from engine_adapters.up.errors import PortTaken
 from engine_adapters.up.kinds import KINDS
 from engine_adapters.up.progress import Progress
 from engine_adapters.up.state import Folder
@@ -116,6 +118,15 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def two_free_ports() -> int:
+    """The first of two neighbours."""
+    while True:
+        first = free_port()
+        with contextlib.suppress(PortTaken):
+            machine.require_port(first + 1, "")
+            return first
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,13 @@ def test_tiers_can_be_others_or_off(asked: list[Options]) -> None:
     assert [options.tiers.mode for options in asked] == ["gpu", "gpu+host"]
 
 
+@pytest.mark.parametrize("engine", ["sglang", "mixed"])
+def test_sglang_has_none_yet(asked: list[Options], engine: str) -> None:
+    done = CliRunner().invoke(app, ["up", f"--engine={engine}"])
+    assert done.exit_code == 0, done.output
+    assert asked[0].tiers.mode == "gpu"
+
+
 def test_tiers_that_cannot_be_stop_it(asked: list[Options]) -> None:
     done = CliRunner().invoke(app, ["up", "--tiers=host=8G"])
     assert (done.exit_code, asked) == (1, [])

@@ -17,7 +17,7 @@ import pytest
 
 from engine_adapters.up import http, state
 from engine_adapters.up.state import Folder
-from tests.engines import MODEL, free_port
+from tests.engines import MODEL, free_port, two_free_ports
 from tests.fakes.engine import FakeEngine
 
 FAKE_VLLM = """\
@@ -135,7 +135,7 @@ def with_fake_vllm(folder: Folder, *engine_args: str) -> list[str]:
     executable.parent.mkdir(parents=True)
     executable.write_text(FAKE_VLLM.format(python=sys.executable))
     executable.chmod(executable.stat().st_mode | stat.S_IXUSR)
-    first = free_port()
+    first = two_free_ports()
     options = (
         f"Options(Path({str(folder.path.parent)!r}), Path({str(folder.path)!r}), port={free_port()}, "
         f"engine_port={first}, tiers=parse_tiers('host=1MiB'), engine_args={engine_args})"

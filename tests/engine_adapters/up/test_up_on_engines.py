@@ -1,6 +1,5 @@
 """`make up` and `make down` as a person uses them, on real engines."""
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -9,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from engine_adapters.up import http, machine, processes, state
-from engine_adapters.up.errors import PortTaken
+from engine_adapters.up import http, processes, state
 from engine_adapters.up.state import Folder
 from tests.engine_adapters.up.test_fleet import Running, assert_snippets_work
-from tests.engines import HOME, free_port
+from tests.engines import HOME, free_port, two_free_ports
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,15 +31,6 @@ def stranger() -> Iterator["subprocess.Popen[bytes]"]:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "vllm", "serve"]) as process:
         yield process
         process.kill()
-
-
-def two_free_ports() -> int:
-    """The first of two neighbours."""
-    while True:
-        first = free_port()
-        with contextlib.suppress(PortTaken):
-            machine.require_port(first + 1, "")
-            return first
 
 
 def test_up_paste_crash_down(
