@@ -50,6 +50,10 @@ def launch_vllm(
     tiers: Annotated[
         str, typer.Option(help="Such as host=8GiB,ssd=/data/kv:200GiB,shared=s3://bucket/kv")
     ] = "gpu",
+    page_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of a page, a multiple of vLLM's blocks (default: one block)"),
+    ] = None,
     events: Events = "",
     replay: Replay = "",
     env: Env = None,
@@ -66,7 +70,7 @@ def launch_vllm(
         executable = launching.find_executable("vllm", env, _home(environ))
         name = f"vllm-{value_of(given, '--port', vllm.PORT)}"
         endpoints = launching.endpoints(events, replay, name, environ)
-        one = vllm.Launch(model, parse_tiers(tiers), endpoints, given)
+        one = vllm.Launch(model, parse_tiers(tiers), endpoints, given, page_tokens)
         command = vllm.command(one, executable, environ)
         if not show:
             vllm.check(one, executable, environ)

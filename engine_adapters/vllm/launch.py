@@ -26,6 +26,8 @@ class Launch:
     tiers: Tiers
     endpoints: Endpoints
     flags: tuple[str, ...] = ()
+    page_tokens: int | None = None
+    """A multiple of vLLM's blocks; None: one block."""
 
     def settings(self, environ: Mapping[str, str]) -> Settings:
         """What the engine will read. Raises SettingsError."""
@@ -37,7 +39,8 @@ def command(launch: Launch, executable: Path, environ: Mapping[str, str]) -> lis
     refuse_clashes(launch.flags, flags.CLASHES)
     ours = flags.watched(launch.endpoints)
     if launch.settings(environ).mode != NONE:  # which the environment alone may have set
-        ours += flags.tiered(launch.tiers.configuration())
+        page = {"block_size": launch.page_tokens} if launch.page_tokens else {}
+        ours += flags.tiered({**page, **launch.tiers.configuration()})
     return [str(executable), "serve", launch.model, *ours, *launch.flags]
 
 

@@ -80,6 +80,12 @@ def test_printed_is_what_would_run_and_nothing_runs(env: Path, tmp_path: Path) -
     assert '"events": "tcp://HOST:5557"' in ran.stderr
 
 
+def test_pages_may_be_larger_than_blocks(env: Path) -> None:
+    command = ["launch", "vllm", "m", f"--env={env}", "--tiers=host=64MiB", "--print"]
+    assert "block_size" not in CliRunner().invoke(app, command).stdout
+    assert '"block_size": 256' in CliRunner().invoke(app, [*command, "--page-tokens=256"]).stdout
+
+
 def test_the_environment_alone_can_turn_tiers_on(env: Path) -> None:
     command = ["launch", "vllm", "m", f"--env={env}", "--print"]
     assert "--kv-transfer-config" not in CliRunner().invoke(app, command).stdout
