@@ -71,10 +71,10 @@ class Tiered(Replica):
             tiers=Tiers.model_validate(tiers),
             extra=flags,
         )
-        executable = fleet.prepare(options.Options(HOME, HOME / "up"), Progress(Console())).script("vllm")
+        made = fleet.prepare(options.Options(HOME, HOME / "up"), Progress(Console()))
         one_each = httpx2.Limits(max_keepalive_connections=0)  # a restart breaks what is kept alive
         self.client = httpx2.Client(base_url=spec.url, timeout=180, limits=one_each)
-        super().__init__(spec, executable, crew)
+        super().__init__("vllm", spec, made["vllm"].script("vllm"), crew)
 
     def start(self) -> None:
         """Start it (again), with its faulty connector."""
