@@ -144,7 +144,7 @@ class Pool:
         self._running: dict[str, Replica] = {}
 
     def of(self, *names: str) -> tuple[Replica, ...]:
-        """These engines, ready."""
+        """These engines, ready: what the test before has done to them is undone."""
         for name in self._running.keys() - set(names):
             self._running.pop(name).kill()
         for name, cores in zip(names, machine.core_shares(os.sched_getaffinity(0), len(names)), strict=True):
@@ -152,7 +152,7 @@ class Pool:
                 self._running[name] = self._started(name, cores)
         replicas = tuple(self._running[name] for name in names)
         for replica in replicas:
-            replica.wait_ready()
+            replica.heal()
         return replicas
 
     def _started(self, name: str, cores: tuple[int, ...]) -> Replica:
@@ -188,28 +188,21 @@ def engine_pool() -> Iterator[Pool]:
 
 
 @pytest.fixture
-def replicas(engine_pool: Pool) -> Iterator[tuple[Replica, ...]]:
+def replicas(engine_pool: Pool) -> tuple[Replica, ...]:
     """Two vLLM replicas, `a` and `b`. What a test kills or freezes is whole again for the next one."""
-    yield from _lent(engine_pool, "a", "b")
+    return engine_pool.of("a", "b")
 
 
 @pytest.fixture
-def mixed_replicas(engine_pool: Pool) -> Iterator[tuple[Replica, ...]]:
+def mixed_replicas(engine_pool: Pool) -> tuple[Replica, ...]:
     """vLLM's `a` and SGLang's `c`, as `replicas`."""
-    yield from _lent(engine_pool, "a", "c")
+    return engine_pool.of("a", "c")
 
 
 @pytest.fixture
-def sglang_replicas(engine_pool: Pool) -> Iterator[tuple[Replica, ...]]:
+def sglang_replicas(engine_pool: Pool) -> tuple[Replica, ...]:
     """SGLang's `c`, and `d`, which has SGLang's host tier, as `replicas`."""
-    yield from _lent(engine_pool, "c", "d")
-
-
-def _lent(pool: Pool, *names: str) -> Iterator[tuple[Replica, ...]]:
-    lent = pool.of(*names)
-    yield lent
-    for replica in lent:
-        replica.heal()
+    return engine_pool.of("c", "d")
 
 
 def _end_those_of_killed_runs(root: Path) -> None:

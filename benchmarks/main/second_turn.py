@@ -18,7 +18,9 @@ from benchmarks.servers import Server, ServerFailed
 from benchmarks.stats import median_interval
 from engine_adapters.replica import LocalReplica
 
-CHATS, WARM = 10, 2
+CHATS = {"vllm": (10, 2), "sglang": (6, 1)}
+"""Chats that count and that warm up; SGLang takes longer over each on a CPU."""
+
 FIRST_CHARS = 15_100
 """About 3,000 tokens."""
 SECOND_CHARS = 160
@@ -54,7 +56,8 @@ def measure(report: Report, engine: str = "vllm") -> None:
     ):
         for gateway in (two, single):
             await_prefixes(gateway)
-        pairs = [(_chat(two), _chat(single)) for _ in range(CHATS + WARM)][WARM:]
+        counted, warm = CHATS[engine]
+        pairs = [(_chat(two), _chat(single)) for _ in range(counted + warm)][warm:]
     _report(report, [on_two for on_two, _ in pairs], [alone for _, alone in pairs])
 
 
