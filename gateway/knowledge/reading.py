@@ -85,6 +85,11 @@ class Reading:
             self.trouble = str(error)
             log.warning("no prefix knowledge", extra={"model": self._model, "reason": self.trouble})
             return
+        except Exception as error:
+            # Nobody waits for this task: what it doesn't tell, nobody hears.
+            self.trouble = f"the tokenizer can't be loaded: {type(error).__name__}"
+            log.exception("no prefix knowledge", extra={"model": self._model})
+            return
         await tokenizer.check_parity()
         self.tokenizer = tokenizer
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,9 @@ from gateway.tokenization.template import Templates
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
+
+_ONE_AT_A_TIME = threading.Lock()
+"""The library imports its parts when they are first used, and fails if two threads do at once."""
 
 _MISTRAL_FILES = ("tekken.json", "consolidated.safetensors")
 
@@ -34,6 +38,11 @@ def load(source: str, options: TemplateOptions) -> LoadedTokenizer:
     Raises:
         TokenizerUnavailable: it can't be loaded, needs code of its own, or has no Rust implementation.
     """
+    with _ONE_AT_A_TIME:
+        return _load(source, options)
+
+
+def _load(source: str, options: TemplateOptions) -> LoadedTokenizer:
     tokenizer = _tokenizer(source)
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()

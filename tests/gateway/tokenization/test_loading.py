@@ -101,3 +101,15 @@ print(len([*Path("/proc/self/task").iterdir()]) - before)
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
     )
     assert ran.stdout == "0\n"
+
+
+def test_two_threads_may_load_at_once_in_a_fresh_process(folders: dict[str, str]):
+    """As the kinds of engines in a mixed fleet do; the library's lazy imports fail in two threads at once."""
+    code = (
+        "from concurrent.futures import ThreadPoolExecutor as Pool\n"
+        "from gateway.tokenization.dialects.base import TemplateOptions\n"
+        "from gateway.tokenization.loading import load\n"
+        f"list(Pool(2).map(load, [{folders['rich']!r}] * 2, [TemplateOptions()] * 2))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
