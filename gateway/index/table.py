@@ -59,7 +59,8 @@ class KeyTable:
         self._lines = self.keys[: self._in_buckets].reshape(self._buckets, WIDTH)
         self._spills: npt.NDArray[np.uint32] = np.zeros(self._buckets, np.uint32)
         self._spilled: dict[int, int] = {}
-        self._spare = list(range(self._in_buckets, self.slots))
+        self._spare: list[int] = []  # those that were used and are free again
+        self._fresh = self._in_buckets  # the first of those that never were
         self.count = 0
 
     @property
@@ -70,7 +71,7 @@ class KeyTable:
     @property
     def room(self) -> int:
         """How many more keys certainly fit."""
-        return min(self.limit - self.count, len(self._spare))
+        return min(self.limit - self.count, self.slots - self._fresh + len(self._spare))
 
     def find(self, keys: Keys) -> Slots:
         """The slot of each key, or `absent`."""
@@ -142,13 +143,19 @@ class KeyTable:
         of, short = self._spilled, []
         for key, bucket in zip(keys.tolist(), buckets.tolist(), strict=True):
             if key not in of:
-                of[key] = self._spare.pop()
+                of[key] = self._take_spare()
                 short.append(bucket)
         slots = [of[key] for key in keys.tolist()]
         self.keys[slots] = keys
         np.add.at(self._spills, short, 1)
         self.count += len(short)
         return slots
+
+    def _take_spare(self) -> int:
+        if self._spare:
+            return self._spare.pop()
+        self._fresh += 1
+        return self._fresh - 1
 
 
 def _place(buckets: Slots, bits: Keys) -> Slots:

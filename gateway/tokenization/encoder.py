@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 # Encoding that takes longer than this is done on another thread.
-INLINE_BUDGET_S = 0.0005
+INLINE_BUDGET_S = 0.0001
 
 
 class _Affixes(NamedTuple):

@@ -13,7 +13,7 @@ from gateway.tokenization.dialects.base import Question, TemplateOptions, Text, 
 from gateway.tokenization.encoder import Encoder
 from gateway.tokenization.engine import Engine, EngineCall, EngineRenderer
 from gateway.tokenization.errors import EngineError, TokenizerUnavailable
-from gateway.tokenization.loading import LoadedTokenizer, load
+from gateway.tokenization.loading import LoadedTokenizer, give_back_memory, load
 from gateway.tokenization.parity import Parity, Verdict
 from gateway.tokenization.pool import EncodePool
 from gateway.tokenization.results import Endpoint, Reason, TokenIds, Tokens, Unknown
@@ -91,7 +91,9 @@ class ModelTokenizer:
 
         def make() -> ModelTokenizer:
             loaded = load(source, options)
-            return cls(source, loaded, engine=engine, call=call, pool=pool, options=options, limits=limits)
+            made = cls(source, loaded, engine=engine, call=call, pool=pool, options=options, limits=limits)
+            give_back_memory()
+            return made
 
         return await asyncio.to_thread(make)
 
