@@ -216,10 +216,13 @@ class Hierarchy:
         state, removed = self._state, 0
         with state.lock:
             state.clears += 1
+            under_way = {write for write in state.writing if tier in (None, write[0])}
             if state.host is not None and tier in (None, Tier.HOST):
                 slots = [entry.slot for entry in state.host.book.entries(tenant)]
                 state.host.remove(slots)
                 removed += len(slots)
+        while under_way & state.writing:  # a store that learns of the clear first would keep these
+            time.sleep(0.001)
         for name, level in state.levels.items():
             if tier in (None, name):
                 removed += level.store.clear(tenant)

@@ -47,6 +47,8 @@ class Leases:
 
     def take(self, deadline: float) -> Lease:
         """An empty lease."""
+        if math.isnan(deadline):  # in the heap it would hold up all others
+            deadline = -math.inf
         lease = Lease(self, deadline)
         self._open.add(lease)
         heapq.heappush(self._due, (deadline, next(self._number), lease))

@@ -96,6 +96,8 @@ class State:
         self.costs = Costs(settings.page_bytes, widths, settings.priors, clock)
         self.tickets: set[Ticket] = set()
         """Those that are running."""
+        self.writing: set[tuple[Tier, object]] = set()
+        """Writes that a store is busy with."""
         self.clears = 0
         """Goes up with each clear: what began before it must not make pages visible after it."""
         self.clean: NDArray[np.bool_] = np.zeros(host.book.capacity if host else 0, np.bool_)

@@ -81,7 +81,7 @@ class Statistics:
         """Count a request's plan."""
         for span in clip(match.spans, plan.start, match.pages):
             self.tiers[span.tier].hits += span.stop - span.start
-        self.misses += len(match.keys) - max(match.pages, plan.start)
+        self.misses += max(len(match.keys) - max(match.pages, plan.start), 0)
         refused = max(match.pages, plan.start) - plan.cut
         if plan.reason is Reason.THRESHOLD:
             self.refused_by_threshold += refused

@@ -46,6 +46,7 @@ class _Save:
             if self._given_up:
                 return False
             if self._clears == self._state.clears and self.ready():
+                self._state.writing.add((self._tier, self))
                 return True
             self._state.statistics.tiers[self._tier].drops += 1
             self._done(Outcome.DROPPED)
@@ -57,6 +58,7 @@ class _Save:
 
     def end(self, result: Result) -> None:
         with self._state.lock:
+            self._state.writing.discard((self._tier, self))
             size = self._state.settings.page_bytes
             self._state.statistics.stored(self._tier, result.outcome, size, result.seconds)
             self.finish(result.outcome)

@@ -101,7 +101,7 @@ class Ticket:
 
     def expire(self, now: float) -> bool:
         """End it if its deadline has passed; True if that happened now."""
-        if self._phase is Phase.RUNNING and now >= self.deadline:
+        if self._phase is Phase.RUNNING and not now < self.deadline:
             self._end(Phase.EXPIRED)
             return True
         return False

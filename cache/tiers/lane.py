@@ -119,7 +119,10 @@ class Lane:
 
     def _tend(self) -> None:
         while not self._ended.wait(_TEND_SECONDS):
-            self.store.tend()
+            try:
+                self.store.tend()
+            except Exception:
+                logger.exception("%s: a store must not raise here; upkeep goes on", self.store.tier.value)
 
     def _read(self, jobs: "list[Job]") -> None:
         self._run(jobs, self.store.read)

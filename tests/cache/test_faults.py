@@ -9,9 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,6 +87,93 @@ def test_what_was_being_written_does_not_survive_a_clear(tmp_path: Path) -> None
     store.close()
     store = make(tmp_path / "f")
     assert get(store, 10) is Outcome.DONE
+    store.close()
+
+
+def test_space_that_could_not_be_given_back_is_used_again(tmp_path: Path) -> None:
+    disk = Disk()
+    store = make(tmp_path / "f", disk, cap=1 << 20)
+    put(store, 0, 100)
+    many = store.usage().pages
+    disk.write_error = errno.EIO
+    with pytest.raises(FolderError):
+        store.clear()
+    put(store, 0, 1)
+    store.tend()
+    disk.write_error = None
+    put(store, 100, 200)
+    disk.write_error = errno.EIO
+    with pytest.raises(OSError, match="Input/output"):
+        store._shrink(300_000)
+    disk.write_error = None
+    store._grow_after = 0.0
+    assert set(put(store, 300, 400)) == {Outcome.DONE}
+    assert store.usage().pages >= many
+    store.audit()
+    store.close()
+
+
+def test_a_clear_that_failed_half_way_is_made_good(tmp_path: Path) -> None:
+    disk = Disk()
+    store = make(tmp_path / "f", disk)
+    put(store, 0, 3)
+    disk.write_error = errno.EIO
+    with pytest.raises(FolderError):
+        store.clear()
+    disk.write_error = None
+    store.tend()
+    assert set(put(store, 5, 8)) == {Outcome.DONE}
+    store.close()
+    store = make(tmp_path / "f")
+    assert [get(store, n) for n in (0, 5)] == [Outcome.MISSING, Outcome.DONE]
+    store.close()
+
+
+def test_a_write_that_has_just_begun_does_not_survive_a_clear(
+    make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = make_rig()
+    begun, on = threading.Event(), threading.Event()
+    write = rig.ssd.write
+
+    def late(*arguments: Any) -> Sequence[Outcome]:
+        begun.set()
+        on.wait(20)
+        return write(*arguments)
+
+    monkeypatch.setattr(rig.ssd, "write", late)
+    rig.store(0, 1)
+    assert begun.wait(20)
+    clearing = threading.Thread(target=rig.tiers.clear)
+    clearing.start()
+    wait_for(lambda: rig.where(0, 1) == [])
+    on.set()
+    clearing.join()
+    assert rig.tiers.drain(20)
+    assert rig.where(0, 1) == []
+
+
+def test_buffers_of_another_size_lose_nothing(tmp_path: Path) -> None:
+    store = make(tmp_path / "f")
+    put(store, 0, 1)
+    for size in (0, 4096, 2 * PAGE_BYTES):
+        assert store.read(SPACE, [Read(key(0), [allocate(PAGE_BYTES * 2)[:size]])]) == [Outcome.FAILED]
+    with pytest.raises(ValueError, match="read-only"):
+        store.read(SPACE, [Read(key(0), [memoryview(bytes(PAGE_BYTES))])])
+    assert store._book.held == 0
+    assert get(store, 0) is Outcome.DONE
+    store.close()
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_page_in_more_parts_than_one_call_takes(tmp_path: Path, direct: bool) -> None:
+    limits = Limits(cap=4 << 20, free_floor=0)
+    store = Ssd(tmp_path / "f", BASE.fingerprint, PAGE_BYTES, limits, direct=direct)
+    whole, into = content(1), allocate(PAGE_BYTES)
+    parts, buffers = ([view[at : at + 4] for at in range(0, PAGE_BYTES, 4)] for view in (whole, into))
+    assert store.write(SPACE, [Write(page(1), parts)]) == [Outcome.DONE]
+    assert store.read(SPACE, [Read(key(1), buffers)]) == [Outcome.DONE]
+    assert into == whole
     store.close()
 
 

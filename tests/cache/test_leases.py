@@ -66,6 +66,15 @@ def test_an_extended_lease_ends_later_or_never() -> None:
     assert (pages.held, len(leases)) == (0, 0)
 
 
+def test_a_deadline_that_is_no_number_ends_at_once_and_holds_up_nobody() -> None:
+    pages = book(2)
+    leases = Leases(pages)
+    leases.take(math.nan).add([0])
+    leases.take(1.0).add([1])
+    assert leases.expire(1.0) == 2
+    assert pages.held == 0
+
+
 def test_an_ended_lease_keeps_nothing_more() -> None:
     pages = book(2)
     leases = Leases(pages)

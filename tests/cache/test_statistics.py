@@ -26,6 +26,13 @@ def test_a_plan_counts_hits_beyond_what_the_engine_had() -> None:
     assert counts.refused_by_threshold == 8
 
 
+def test_an_engine_that_has_more_than_was_asked_for_takes_no_misses_back() -> None:
+    counts = statistics()
+    match = Match(SPACE, [b""] * 4, (Span(Tier.HOST, 0, 2),))
+    counts.planned(match, Plan(match, 9, 9, Reason.MISS))
+    assert (counts.misses, counts.tiers[Tier.HOST].hits, counts.refused_by_cost) == (0, 0, 0)
+
+
 def test_outcomes_are_counted_apart() -> None:
     counts = statistics()
     for outcome in Outcome:

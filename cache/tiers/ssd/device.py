@@ -71,8 +71,9 @@ class Device:
         return os.fstat(self._fd).st_blocks * 512
 
     def close(self) -> None:
-        """Close it."""
-        os.close(self._fd)
+        """Close it; every call from then on fails."""
+        fd, self._fd = self._fd, -1  # a late call must not hit the next file of this number
+        os.close(fd)
 
 
 Opener = Callable[[Path, bool], Device]

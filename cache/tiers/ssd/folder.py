@@ -58,6 +58,13 @@ class Seat:
     path: Path
     lock: int
 
+    def ours(self) -> bool:
+        """Whether this path still leads to what was locked: a folder can be removed or moved under us."""
+        try:
+            return os.path.samestat(os.fstat(self.lock), (self.path / "lock").stat())
+        except FileNotFoundError:
+            return False
+
     def release(self) -> None:
         """Unlock it."""
         os.close(self.lock)
@@ -226,7 +233,8 @@ def read_mark(path: Path) -> int:
     try:
         mark = json.loads((path / MARK).read_bytes())
         kind, version, generation = mark["kind"], mark["format"], int(mark["generation"], 16)
-    except (ValueError, KeyError, TypeError) as error:
+        generation.to_bytes(8, "little")  # as records keep it
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise ForeignError(
             f"{path / MARK} is damaged or not ours; if the folder is, remove its content"
         ) from error

@@ -13,6 +13,7 @@ from cache.tiers.ssd.device import Device
 from cache.tiers.ssd.folder import Folder, empty, owner_of, physical, try_seat
 from cache.tiers.ssd.records import Records, slot_bytes
 from cache.tiers.ssd.table import Owner, Row, Table
+from cache.tiers.ssd.uses import Uses
 
 
 class _Shelf(NamedTuple):
@@ -188,8 +189,11 @@ def _newest(table: Table) -> Iterator[Row]:
 def _used(shelf: _Shelf) -> Callable[[Row], int]:
     """When a row's page was used last, as its last owner remembered it."""
     path = shelf.path / "used"
-    raw = path.read_bytes() if path.is_file() else b""
-    kept = memoryview(raw[: len(raw) // 8 * 8]).cast("Q")
+    if not path.is_file():
+        return lambda row: row.used
+    uses = Uses(Device(path, writable=False))
+    kept = uses.read(shelf.pages.size() // slot_bytes(shelf.owner.page_bytes)).tolist()
+    uses.close()
     return lambda row: max(row.used, kept[row.slot] if row.slot < len(kept) else 0)
 
 

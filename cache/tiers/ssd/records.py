@@ -1,11 +1,15 @@
 """Records in the slots of one file."""
 
+import os
 import threading
 
 from cache.keys import Namespace, Page
 from cache.memory import Parts, aligned, allocate, gather, padded, scatter
 from cache.record import HEADER_BYTES, Stamp, Verdict, check, seal
 from cache.tiers.ssd.device import Device
+
+_MOST_BUFFERS = os.sysconf("SC_IOV_MAX")
+"""The most buffers that one call takes."""
 
 
 def slot_bytes(page_bytes: int) -> int:
@@ -28,7 +32,7 @@ class Records:
     def read(self, slot: int, namespace: Namespace, key: bytes, into: Parts, generation: int) -> Verdict:
         """Read a slot's payload into the parts, and say whether it is the page that was asked for."""
         header, bounce = self._own_buffers()
-        straight = not self._device.direct or aligned(into)
+        straight = self._straight(into)
         buffers = [header, *into] if straight else [header, bounce]
         if self._device.read(slot * self._slot, buffers) < sum(buffer.nbytes for buffer in buffers):
             return Verdict.LENGTH
@@ -40,10 +44,14 @@ class Records:
         """Write a page's record into a slot."""
         header, bounce = self._own_buffers()
         seal(header, namespace, page, parts, stamp)
-        if self._device.direct and not aligned(parts):
+        if not self._straight(parts):
             gather(parts, bounce)
             parts = [bounce]
         self._device.write(slot * self._slot, [header, *parts])
+
+    def _straight(self, parts: Parts) -> bool:
+        """Whether one call takes header and parts as they are."""
+        return len(parts) < _MOST_BUFFERS and (not self._device.direct or aligned(parts))
 
     def _own_buffers(self) -> tuple[memoryview, memoryview]:
         """This thread's header block and bounce buffer."""

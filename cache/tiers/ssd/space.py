@@ -11,8 +11,8 @@ from cache.tiers.ssd.device import Device
 from cache.tiers.ssd.folder import Folder, Limits, Seat, physical
 from cache.tiers.ssd.records import slot_bytes
 from cache.tiers.ssd.table import ENTRY_BYTES, Owner, Table
+from cache.tiers.ssd.uses import USED_BYTES, Uses
 
-USED_BYTES = 8
 _STEP_BYTES = 1 << 30
 _STEPS = 64
 _MARGIN = 16 * BLOCK
@@ -48,6 +48,8 @@ class Space:
 
     def grow(self) -> Growth:
         """Back some more slots, emptying other owners' sub-folders for it if need be."""
+        if not self._seat.ours():
+            return Growth([], 0)
         with self._folder.locked():
             fits = self._fits()
             while fits < 1 and self._at_cap() and self._folder.raid(self.owner):
@@ -57,22 +59,32 @@ class Space:
                 return Growth([], 0)
             return self._refill(count) if self.holes else self._extend(min(count, self.capacity - self.slots))
 
+    def fit(self) -> None:
+        """Cut off the slots beyond the cap, which may be lower than it was."""
+        if self.slots > self.capacity:
+            self.slots = self.capacity
+            self._files.table.cut(self.slots)
+            self._files.pages.truncate(self.slots * self._slot)
+
     def excess(self) -> int:
-        """Bytes to give back now: beyond this process's share of the cap, or below the free-space floor."""
+        """Bytes to give back now: beyond this process's share of the cap, or below the free-space floor.
+
+        Everything, if the sub-folder was removed or replaced: nobody will find these pages again.
+        """
+        if not self._seat.ours():
+            return self._files.pages.backed()
         with self._folder.locked():
             own, share = physical(self._seat.path), self._limits.cap // self._folder.shares()
             return max(own - share, self._limits.free_floor - self._folder.free_space(), 0)
 
-    def give_back(self, slots: Iterable[int]) -> list[int]:
-        """Give back the disk space of free slots that were taken out of use; returns those it had to keep."""
-        kept: list[int] = []
+    def give_back(self, slots: Iterable[int]) -> None:
+        """Give back the disk space of free slots that were taken out of use; those become holes.
+
+        Where the file system can't, they don't.
+        """
         for first, count in _runs(slots):
-            run = range(first, first + count)
             if self._files.pages.punch(first * self._slot, count * self._slot):
-                self.holes.extend(run)
-            else:
-                kept.extend(run)
-        return kept
+                self.holes.extend(range(first, first + count))
 
     def count_holes(self, free: list[int]) -> list[int]:
         """After a restart: which of the free slots may have no disk space behind them."""
@@ -104,7 +116,7 @@ class Space:
             return Growth([], 0)
         self._files.pages.reserve(self.slots * self._slot, count * self._slot)
         self._files.table.reserve(self.slots + count)
-        self._files.used.reserve(0, (self.slots + count) * USED_BYTES)
+        self._files.used.reserve(self.slots + count)
         self.slots += count
         return Growth([], count)
 
@@ -114,7 +126,7 @@ class Files(NamedTuple):
 
     pages: Device
     table: Table
-    used: Device
+    used: Uses
 
     def close(self) -> None:
         """Close them."""

@@ -1,5 +1,6 @@
 """The `ssd` store: an index in memory over slots on a disk."""
 
+import contextlib
 import errno
 import logging
 import threading
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from cache.errors import FolderError, SettingsError, refusal
 from cache.eviction import Eviction, Lru
 from cache.keys import KEY_BYTES, Namespace
-from cache.memory import BLOCK, total
+from cache.memory import BLOCK, Parts, total
 from cache.record import Stamp, Verdict
 from cache.tiers.base import (
     Change,
@@ -33,6 +34,7 @@ from cache.tiers.ssd.folder import Folder, Limits, read_mark
 from cache.tiers.ssd.records import Records, slot_bytes
 from cache.tiers.ssd.space import Files, Space
 from cache.tiers.ssd.table import Owner, Row, Table
+from cache.tiers.ssd.uses import Uses
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +90,7 @@ class Ssd(Store):
         self._grow_after = 0.0
         self._keep_after = time.monotonic() + _KEEP_USED_SECONDS
         self._clears = 0
+        self._followed = owner.generation
         self._evictions = 0
         self._closed = False
         self._on_change: OnChange = lambda change: None
@@ -176,8 +179,11 @@ class Ssd(Store):
         Blocks; call it every second.
         """
         try:
+            if not self._seat.ours():
+                self._abandon()
+                return
             generation = read_mark(self._folder.path)
-            if generation != self._space.owner.generation:
+            if generation != self._followed:
                 self._follow(generation)
             with self._growing:
                 self._shrink(self._space.excess())
@@ -186,6 +192,13 @@ class Ssd(Store):
                 self._keep_used()
         except (OSError, FolderError) as error:
             logger.warning("ssd: upkeep of %s failed, will try again: %s", self._seat.path, error)
+
+    def _abandon(self) -> None:
+        """Nobody will find these pages again: give all their space back."""
+        with self._growing:
+            if self.usage().pages:
+                logger.warning("ssd: %s was removed or moved: its pages are given up", self._seat.path)
+            self._shrink(self._space.excess())
 
     def _shrink(self, excess: int) -> None:
         if excess <= 0:
@@ -198,14 +211,20 @@ class Ssd(Store):
             self._evictions += len(victims)
             slots = idle + victims
             self._book.retire(slots)
-        for slot in slots:  # an evicted page's entry stays until its slot is used again
-            self._files.table.clear(slot)
-        self._give_back(slots)
+        with self._giving_back(slots):
+            for slot in slots:  # an evicted page's entry stays until its slot is used again
+                self._files.table.clear(slot)
 
-    def _give_back(self, slots: Sequence[int]) -> None:
-        kept = self._space.give_back(slots)
-        with self._lock:
-            self._book.restore(kept)
+    @contextlib.contextmanager
+    def _giving_back(self, retired: Sequence[int]) -> Iterator[None]:
+        """Give back retired slots' space, once their entries are cleared; those that keep it are free."""
+        try:
+            yield
+            self._space.give_back(retired)
+        finally:
+            holes = set(self._space.holes)
+            with self._lock:
+                self._book.restore(slot for slot in retired if slot not in holes)
 
     def _follow(self, generation: int) -> int:
         """Everything written so far is void.
@@ -221,9 +240,10 @@ class Ssd(Store):
                 self._space.owner = self._space.owner._replace(generation=generation)
                 idle = self._book.free_slots()
                 self._book.retire(idle)
-            self._files.table.start(self._space.owner)
-            self._files.table.reserve(self._space.slots)
-            self._give_back(idle)
+            with self._giving_back(idle):
+                self._files.table.start(self._space.owner)
+                self._files.table.reserve(self._space.slots)
+            self._followed = generation
         return len(slots)
 
     def _clear_tenant(self, tenant: int) -> int:
@@ -235,19 +255,21 @@ class Ssd(Store):
                 free = set(self._book.free_slots())
                 idle = [slot for slot in slots if slot in free]
                 self._book.retire(idle)
-            for slot in slots:
-                self._files.table.clear(slot)
-            self._give_back(idle)
+            with self._giving_back(idle):
+                for slot in {*slots, *self._files.table.slots_of(tenant)}:
+                    self._files.table.clear(slot)
         return len(slots)
 
     def _keep_used(self) -> None:
         with self._lock:
             used = self._book.used(self._space.slots)
-        self._files.used.write(0, [used.data.cast("B")] if len(used) else [])
+        self._files.used.write(used)
 
     # -- reading ----------------------------------------------------------------------------------
 
     def _read(self, namespace: Namespace, read: Read) -> Outcome:
+        if not self._fits(read.key, read.into):
+            return Outcome.FAILED
         with self._lock:
             (slot,) = self._book.find(namespace, [read.key])
             if slot == ABSENT or self._closed:
@@ -260,6 +282,9 @@ class Ssd(Store):
         except OSError as error:
             logger.warning("ssd: reading slot %d of %s failed: %s", slot, self._seat.path, error)
             outcome = Outcome.FAILED
+        except BaseException:  # buffers that can't be filled: nothing may keep the slot
+            self._unhold([slot])
+            raise
         with self._lock:
             bad = outcome is not Outcome.DONE and self._book.find(namespace, [read.key]) == [slot]
             if bad:
@@ -274,10 +299,7 @@ class Ssd(Store):
 
     def _write(self, namespace: Namespace, write: Write) -> Outcome:
         page = write.page
-        if not 0 < len(page.key) <= KEY_BYTES or total(write.parts) != self._page_bytes:
-            logger.error(
-                "ssd: a page of %d bytes was offered for slots of %d", len(write.parts), self._page_bytes
-            )
+        if not self._fits(page.key, write.parts):
             return Outcome.FAILED
         while True:
             with self._lock:
@@ -334,6 +356,10 @@ class Ssd(Store):
             failure = Outcome.FULL if error.errno in _NO_SPACE else Outcome.FAILED
             if failure is Outcome.FAILED:
                 logger.warning("ssd: writing slot %d of %s failed: %s", slot, self._seat.path, error)
+        except BaseException:  # buffers that can't be read: nothing may keep the slot
+            with self._lock:
+                self._book.abandon(slot)
+            raise
         with self._lock:
             void = self._clears != clears
             if failure is None and not void:
@@ -359,6 +385,19 @@ class Ssd(Store):
         except OSError as error:
             logger.warning("ssd: clearing slot %d of %s failed: %s", slot, self._seat.path, error)
 
+    def _fits(self, key: bytes, parts: Parts) -> bool:
+        """Whether a key and buffers are of sizes that lie here; a caller that mixes them up loses nothing."""
+        if 0 < len(key) <= KEY_BYTES and total(parts) == self._page_bytes:
+            return True
+        logger.error(
+            "ssd: a page of %d bytes and a key of %d was asked of slots of %d and keys of at most %d",
+            total(parts),
+            len(key),
+            self._page_bytes,
+            KEY_BYTES,
+        )
+        return False
+
     # -- the rest ---------------------------------------------------------------------------------
 
     def _recover(self, owner: Owner) -> None:
@@ -367,16 +406,13 @@ class Ssd(Store):
         files, space = self._files, self._space
         if files.table.owner() != owner:
             files.pages.truncate(0)
-            files.used.truncate(0)
+            files.used.clear()
             files.table.start(owner)
             space.slots = 0
             return
-        space.slots = min(space.slots, space.capacity)
-        used = np.zeros(space.slots, np.uint64)
-        if len(used):
-            files.used.read(0, [used.data.cast("B")])
+        space.fit()
         self._book.opened = space.slots
-        self._book.recall(self._found(used))
+        self._book.recall(self._found(files.used.read(space.slots)))
         self._book.retire(space.count_holes(self._book.free_slots()))
 
     def _found(self, used: NDArray[np.uint64]) -> Iterator[Recalled]:
@@ -416,7 +452,9 @@ class _Held(Hold):
 
 def _open(seat: Path, direct: bool, opener: Opener) -> Files:
     return Files(
-        opener(seat / "pages", direct), Table(opener(seat / "table", False)), opener(seat / "used", False)
+        opener(seat / "pages", direct),
+        Table(opener(seat / "table", False)),
+        Uses(opener(seat / "used", False)),
     )
 
 

@@ -99,6 +99,16 @@ class Table:
         _HASH.pack_into(block, BLOCK - 8, xxhash.xxh3_64_intdigest(block[:-8]))
         self._device.write(0, [memoryview(block)])
 
+    def cut(self, slots: int) -> None:
+        """Forget all but the first `slots` slots."""
+        end = min(_at(slots), self._device.size())
+        self._device.truncate(end)
+
+    def slots_of(self, tenant: int) -> list[int]:
+        """Slots whose entries name a tenant, also those of pages that were evicted since."""
+        chosen = (found.slots[found.tenants == tenant].tolist() for found in self.columns())
+        return [slot for slots in chosen for slot in slots]
+
     def reserve(self, slots: int) -> None:
         """Make room on the disk for the entries of the first `slots` slots."""
         self._device.reserve(0, BLOCK + slots * ENTRY_BYTES)

@@ -125,6 +125,25 @@ def test_a_store_that_raises_is_logged_and_the_pages_fail(caplog: pytest.LogCapt
     assert lane.close(5)
 
 
+def test_upkeep_goes_on_after_one_that_raised(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("cache.tiers.lane._TEND_SECONDS", 0.001)
+    store, again, calls = Gate(), threading.Event(), list[int]()
+
+    def tend() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("a bug in upkeep")
+        again.set()
+
+    monkeypatch.setattr(store, "tend", tend)
+    lane = Lane(store)
+    assert again.wait(20)
+    assert "a bug in upkeep" in caplog.text
+    assert lane.close(5)
+
+
 def test_closing_does_not_wait_for_a_store_that_hangs() -> None:
     store, results = Gate(), list[Result]()
     lane = Lane(store, Width(readers=1))

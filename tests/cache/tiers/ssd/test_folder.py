@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,10 +12,12 @@ import pytest
 
 from cache.errors import FolderError, ForeignError, SettingsError, VersionError
 from cache.keys import Base
+from cache.record import Verdict
 from cache.testing import BASE, PAGE_BYTES, SPACE, content, key, page
 from cache.tiers.base import Outcome, Write
 from cache.tiers.ssd import Limits, Ssd
 from cache.tiers.ssd.folder import GRACE_SECONDS, Folder
+from cache.tiers.ssd.maintenance import SsdMaintenance
 
 OTHER = Base(
     weights="ffff", kv_dtype="b", kv_layout="l", attention_backend="a", page_tokens=16, engine="test"
@@ -52,7 +55,18 @@ def test_another_versions_folder_is_left_alone(tmp_path: Path) -> None:
     assert {path: path.stat().st_size for path in tmp_path.rglob("*")} == before
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"kind": "hpkv-ssd", "format": 1, "generation": 7}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[1]",
+        *(
+            f'{{"kind": "hpkv-ssd", "format": 1, "generation": {generation}}}'
+            for generation in ("7", '"-5"', '"10000000000000000"')
+        ),
+    ],
+)
 def test_a_damaged_mark_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "hpkv.json").write_text(text)
     with pytest.raises(ForeignError, match="damaged or not ours"):
@@ -235,3 +249,70 @@ def test_limits_are_checked() -> None:
         Limits(cap=0)
     with pytest.raises(SettingsError):
         Limits(cap=1, free_floor=-1)
+
+
+def test_a_lower_cap_keeps_what_fits(tmp_path: Path) -> None:
+    folder = tmp_path / "f"
+    store = make(folder, cap=2 << 20)
+    fill(store, count=140)
+    many = store.usage().pages
+    store.close()
+    store = make(folder, cap=1 << 20)
+    for _ in range(3):
+        store.tend()
+    assert many // 3 < store.usage().pages < many
+    assert physical(folder) <= (1 << 20) + 16384
+    assert set(fill(store, first=1000, count=20)) == {Outcome.DONE}
+    store.audit()
+    store.close()
+    left = store.usage().pages
+    store = make(folder, cap=2 << 20)
+    assert store.usage().pages == left
+    assert set(fill(store, first=2000, count=100)) == {Outcome.DONE}
+    store.close()
+    checked = [one.verdict for one in SsdMaintenance(folder).verify()]
+    assert len(checked) > left
+    assert set(checked) == {Verdict.WHOLE}
+
+
+def test_a_folder_that_is_removed_under_a_process_holds_no_space(tmp_path: Path) -> None:
+    folder = tmp_path / "f"
+    store = make(folder)
+    fill(store, count=30)
+    shutil.rmtree(folder)
+    store.tend()
+    assert store.usage().pages == 0
+    assert store._files.pages.backed() == 0
+    other = make(folder)
+    store.tend()
+    store._grow_after = 0.0
+    assert set(fill(store, count=5)) == {Outcome.FULL}
+    assert set(fill(other, count=5)) == {Outcome.DONE}
+    store.close()
+    other.close()
+
+
+def test_a_tenants_evicted_pages_do_not_come_back_after_a_clear(tmp_path: Path) -> None:
+    """An evicted page's entry stays until its slot is used again."""
+    store = make(tmp_path / "f")
+    store.write(SPACE, [Write(page(n, tenant=7), [content(n)], n) for n in range(4)])
+    store._evict()
+    assert store.clear(tenant=7) == 3
+    store.close()
+    store = make(tmp_path / "f")
+    assert store.usage().pages == 0
+    store.close()
+
+
+def test_a_late_call_does_not_reach_another_file(tmp_path: Path) -> None:
+    store = make(tmp_path / "f")
+    fill(store, count=3)
+    store.close()
+    other = tmp_path / "other"
+    other.write_bytes(bytes(10_000))
+    descriptors = [os.open(other, os.O_RDWR) for _ in range(8)]
+    with pytest.raises(FolderError, match="can't be cleared"):
+        store.clear()
+    assert other.read_bytes() == bytes(10_000)
+    for descriptor in descriptors:
+        os.close(descriptor)
