@@ -68,6 +68,8 @@ class Engine(ABC):
     """
 
     kind: ClassVar[str]
+    refuses_unknown_ids: ClassVar[bool] = True
+    """Whether it refuses token ids outside the vocabulary; else the gateway must."""
 
     def __init__(self, address: Address) -> None:
         self.connection = address.connection

@@ -41,6 +41,7 @@ class SglangEngine(Engine):
     """An `sglang serve` process, or one behind a proxy."""
 
     kind = "sglang"
+    refuses_unknown_ids = False
 
     def events(self, origin: Origin, sink: Sink, context: zmq.asyncio.Context) -> Subscriber | None:
         """As `Engine.events`; the stream tells of SGLang's own host tier, too."""

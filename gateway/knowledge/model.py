@@ -9,11 +9,13 @@ import numpy as np
 import zmq.asyncio
 
 from cache.prefix import PrefixKeys, seed
+from engine_adapters.engines import KINDS
 from engine_adapters.events import Origin
 from engine_adapters.subscriber import Subscriber
 from gateway.fleet import Replica
 from gateway.index import Feed, Index, Lifetimes
 from gateway.knowledge.reading import Opener, Reading
+from gateway.knowledge.vocabulary import check_ids
 from gateway.routing import Matches, Prompt
 from gateway.tokenization import Endpoint, ModelTokenizer, Tokens, Unknown
 
@@ -100,8 +102,12 @@ class ModelKnowledge:
             length: of the prompt in tokens, roughly, for when its ids are unknown.
 
         Raises:
+            InvalidRequest: it has token ids that a replica wouldn't survive.
             Overloaded: too much text waits to be encoded.
         """
+        for kind, tokenizer in self.tokenizers():
+            if not KINDS[kind].refuses_unknown_ids and tokenizer.vocabulary:
+                check_ids(body, tokenizer.vocabulary)
         if path not in _ENDPOINTS:
             return Prompt(length, unknown="endpoint")
         endpoint = Endpoint(path)

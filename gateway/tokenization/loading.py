@@ -31,6 +31,8 @@ class LoadedTokenizer:
     backend: "Tokenizer"
     special_tokens: tuple[str, ...]
     facts: ModelFacts
+    vocabulary: int = 0
+    """How many token ids the model knows; 0 where its configuration doesn't say."""
 
 
 def load(source: str, options: TemplateOptions) -> LoadedTokenizer:
@@ -62,7 +64,14 @@ def _load(source: str, options: TemplateOptions) -> LoadedTokenizer:
         str(config.get("model_type", "")),
         all(_file(source, name) for name in _MISTRAL_FILES),
     )
-    return LoadedTokenizer(backend, tuple(tokenizer.all_special_tokens), facts)
+    return LoadedTokenizer(backend, tuple(tokenizer.all_special_tokens), facts, _vocabulary(config))
+
+
+def _vocabulary(config: dict[str, Any]) -> int:
+    """A model of several kinds of input keeps its text's size one level deeper."""
+    text = config.get("text_config")
+    size = config.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
+    return size if isinstance(size, int) else 0
 
 
 def give_back_memory() -> None:

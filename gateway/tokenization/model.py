@@ -55,6 +55,7 @@ class ModelTokenizer:
     ) -> None:
         self.source = source
         self.parity = Parity()
+        self.vocabulary = loaded.vocabulary
         self._special_tokens = loaded.special_tokens
         self._dialect = DIALECTS[engine](loaded.facts, options)
         self._encoder = Encoder(loaded.backend, pool, limits.memory_bytes)

@@ -127,6 +127,10 @@ async def test_salts_and_adapters_share_nothing(folder: Path) -> None:
             assert predicted == reported > 0
         sent = f.engines[0].requests("/v1/chat/completions")[-1]
         assert (sent.json["model"], sent.json["lora_path"]) == ("tuned", "tuned")
+        unknown = {"model": "fake", "prompt": [5, 258], "max_tokens": 1}
+        refused = await f.served.client.post("/v1/completions", json=unknown)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
+        assert not f.engines[0].requests("/v1/completions"), "it would end SGLang"
         answer = await f.say(LONG, extra_key="its events do not tell of it")
         assert answer.headers["x-hpkv-cached-tokens"] == "gpu=0"
 
