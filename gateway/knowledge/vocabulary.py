@@ -20,7 +20,7 @@ def check_ids(body: Mapping[str, Any], vocabulary: int) -> None:
         for ids in _lists(body.get(field)):
             if min(ids) < 0 or max(ids) >= vocabulary:
                 raise InvalidRequest(
-                    f"'{field}' has a token id that the model doesn't know: ids are from 0 to {vocabulary - 1}.",
+                    f"'{field}' has an id that the model doesn't know: they are from 0 to {vocabulary - 1}.",
                     param=field,
                 )
 
