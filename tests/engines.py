@@ -21,11 +21,15 @@ from engine_adapters.up.errors import PortTaken
 from engine_adapters.up.kinds import KINDS
 from engine_adapters.up.progress import Progress
 from engine_adapters.up.state import Folder
+from tests.lora import make_adapter
 
 HOME = Path(os.environ.get("HPKV_HOME") or Path(__file__).parent.parent / ".hpkv").absolute()
 """As in the Makefile: where `make test` has made the environment and the model."""
 
 MODEL = small_model.NAME
+LORA = "tenant-a"
+"""What engine `e` calls its adapter: a name that tests also use as a salt."""
+LORA_FOLDER = HOME / "models" / f"{MODEL}-lora"
 READY_TIMEOUT = 300.0
 TEST_TIMEOUT = 600
 """Seconds of one test on engines: the first to ask for them waits for their start, too."""
@@ -35,6 +39,7 @@ ENGINES: dict[str, tuple[str, tuple[str, ...]]] = {
     "a": ("vllm", ()),
     "b": ("vllm", ()),
     "c": ("sglang", ()),
+    "e": ("vllm", ("--enable-lora", "--max-lora-rank=8", f"--lora-modules={LORA}={LORA_FOLDER}")),
     "d": ("sglang", (*sglang_cpu.HOST_TIER, "--max-total-tokens=3072")),
 }
 """Kind and more flags of each engine. The KV cache of `d` is small, so that its host tier is needed."""
@@ -45,7 +50,7 @@ _FOR_TESTS = {
     "sglang": {},
 }
 
-_TURNS = ("mixed_replicas", "sglang_replicas")
+_TURNS = ("lora_replica", "mixed_replicas", "sglang_replicas")
 """Fixtures whose tests come last, in this order."""
 
 
@@ -191,6 +196,13 @@ def engine_pool() -> Iterator[Pool]:
 def replicas(engine_pool: Pool) -> tuple[Replica, ...]:
     """Two vLLM replicas, `a` and `b`. What a test kills or freezes is whole again for the next one."""
     return engine_pool.of("a", "b")
+
+
+@pytest.fixture
+def lora_replica(engine_pool: Pool, small_model_folder: Path) -> Replica:
+    """vLLM's `e`, which serves a LoRA adapter beside the model, as `replicas`."""
+    make_adapter(small_model_folder, LORA_FOLDER)
+    return engine_pool.of("e")[0]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 import yaml
 
-from tests.engines import MODEL, Replica
+from tests.engines import LORA, MODEL, Replica
 from tests.serving import Serving, serving
 
 pytestmark = pytest.mark.engine
@@ -178,6 +178,19 @@ async def test_salts_share_nothing(talk: Talk) -> None:
         assert said.predicted == said.cached == 0
     said = await talk.say(messages, cache_salt="tenant-a")
     assert said.predicted == said.cached > 0
+
+
+async def test_a_lora_and_a_salt_of_one_name_share_nothing(lora_replica: Replica, tmp_path: Path) -> None:
+    with gateway((lora_replica,), tmp_path) as served:
+        async with Talk(served) as talking:
+            await talking.ready()
+            for turn, fields in enumerate(({"cache_salt": LORA}, {"model": LORA}, {})):
+                messages = [user("Tell me about the ferries of old harbours. " * 40)]
+                first = await talking.say(messages, **fields)
+                assert first.predicted == first.cached == 0, turn
+                await asyncio.sleep(0.5)
+                again = await talking.say(messages, **fields)
+                assert again.predicted == again.cached > 300, turn
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
