@@ -32,7 +32,7 @@ class EngineHashes:
         self._table = KeyTable(limit)
         # What the hash in each slot stands for, key and end: side by side, for each is a cache line to fetch.
         # One that is being placed has no end yet and, for a key, the number of its block in the batch.
-        self._named = aligned(self._table.slots + 1, 2)
+        self._named = aligned(self._table.limit + 1, 2)
         self.orphans = 0
         self._hand = 0
 
@@ -69,8 +69,8 @@ class EngineHashes:
     def make_room(self, blocks: int, residency: Residency) -> None:
         """Forget until `blocks` more fit: first what is resident nowhere, then the oldest blocks."""
         while self._table.room < blocks:
-            chunk = np.arange(self._hand, min(self._hand + SWEEP, self._table.slots))
-            self._hand = (self._hand + SWEEP) % self._table.slots
+            chunk = np.arange(self._hand, min(self._hand + SWEEP, self._table.limit))
+            self._hand = (self._hand + SWEEP) % self._table.limit
             used = chunk[self._table.keys[chunk] != 0]
             rows = residency.find(self._named[used, 0])
             gone = rows == residency.absent

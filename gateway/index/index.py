@@ -58,7 +58,7 @@ class IndexState(NamedTuple):
 class Index:
     """Residency of one model's prefixes over all its replicas.
 
-    `blocks` bounds the distinct prefixes over all replicas; memory for them is taken at once, about 170 B
+    `blocks` bounds the distinct prefixes over all replicas; memory for them is taken at once, about 200 B
     each. `caches` bounds the replicas times their data-parallel ranks.
     """
 

@@ -78,7 +78,7 @@ class Residency:
         self.width: Final = ROW_PLANES * self.words
         self._table = KeyTable(limit)
         # The row after the last stays empty: it is what an absent key's slot reads.
-        self._rows = aligned(self._table.slots + 1, self.width)
+        self._rows = aligned(self._table.limit + 1, self.width)
         self._flat = self._rows.reshape(-1)
         # The last word of each row: when it was last stored or predicted, then its end, descending.
         self._age = self._rows[:, -1]
@@ -94,7 +94,7 @@ class Residency:
     @property
     def slots(self) -> int:
         """Slots that a sweep visits."""
-        return self._table.slots
+        return self._table.limit
 
     @property
     def absent(self) -> int:
@@ -147,7 +147,7 @@ class Residency:
 
     def sweep(self, start: int, moves: list[Move]) -> int:
         """Apply moves to a few thousand slots from `start`; returns where the next sweep starts."""
-        end = min(start + SWEEP, self._table.slots)
+        end = min(start + SWEEP, self._table.limit)
         for move in moves:
             for word in np.flatnonzero(move.mask).tolist():
                 source = self._rows[start:end, self._word(move.source) + word]
@@ -163,8 +163,8 @@ class Residency:
     def make_room(self, rows: int) -> None:
         """Evict the oldest until `rows` more fit."""
         while self._table.room < rows:
-            chunk = np.arange(self._hand, min(self._hand + SWEEP, self._table.slots))
-            self._hand = (self._hand + SWEEP) % self._table.slots
+            chunk = np.arange(self._hand, min(self._hand + SWEEP, self._table.limit))
+            self._hand = (self._hand + SWEEP) % self._table.limit
             used = chunk[self._table.keys[chunk] != 0]
             self.evict(used[self.oldest(used, max(len(used) // 8, min(len(used), 1)))])
 

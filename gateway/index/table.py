@@ -1,10 +1,11 @@
-"""A set of 64-bit keys in numpy, looked up and changed many keys at a time.
+"""A set of 64-bit keys in numpy, looked up and changed many keys at a time; each has a number, its slot.
 
-Buckets of eight slots, a cache line each. A key lives in the bucket that its bits, spread, name or, where
-that has no room, in a spare slot that a dictionary tells: so few do that a second pass over arrays would cost
-more. `_spills` counts them for each bucket, so most searches never ask the dictionary. All memory is taken up
-front and slots never move: growing would stall the event loop, and callers keep values in columns of their
-own, by slot.
+Buckets of eight places, a cache line each. A key is in the bucket that its bits, spread, name or, where that
+has no room, in a dictionary: so few are that a second pass over arrays would cost more. `_spills` counts them
+for each bucket, so most searches never ask the dictionary.
+
+Slots are dense, whatever the buckets' load, because callers keep columns by slot, and those are wider than
+what is here. All memory is taken up front and slots never change: growing would stall the event loop.
 
 0 means empty: of a key of 0 no answer is to be believed.
 """
@@ -20,7 +21,6 @@ from cache.prefix import Keys
 Slots = npt.NDArray[np.int64]
 
 WIDTH: Final = 8
-LEAST_SPARE: Final = 4096
 LINE: Final = 8  # words of a cache line
 HALF: Final = np.uint64(32)
 SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing: also keys that are no hashes scatter
@@ -47,31 +47,34 @@ def aligned(rows: int, width: int) -> Keys:
 
 
 class KeyTable:
-    """At most `limit` keys in numbered slots. `absent` is the slot that stands for a key that isn't there."""
+    """At most `limit` keys in slots 0 to `limit` - 1; `absent` is the slot of a key that isn't there."""
 
     def __init__(self, limit: int) -> None:
         self.limit: Final = limit
-        self._buckets: Final = -(-limit * 3 // (2 * WIDTH))
-        self._in_buckets: Final = self._buckets * WIDTH
-        self.slots: Final = self._in_buckets + max(limit // 8, LEAST_SPARE)
-        self.absent: Final = self.slots
-        self.keys: Keys = aligned(self.slots, 1).reshape(-1)
-        self._lines = self.keys[: self._in_buckets].reshape(self._buckets, WIDTH)
+        self.absent: Final = limit
+        self.keys: Keys = np.zeros(limit, np.uint64)
+        """By slot; 0 where that is free."""
+        self._buckets: Final = -(-limit * 5 // (2 * WIDTH))
+        self._lines = aligned(self._buckets, WIDTH)
+        self._places: Keys = self._lines.reshape(-1)
+        # The slot of the key in each place; the last stands for all places that a key is not in.
+        self._slots: npt.NDArray[np.uint32] = np.zeros(len(self._places) + 1, np.uint32)
+        self._slots[-1] = self.absent
         self._spills: npt.NDArray[np.uint32] = np.zeros(self._buckets, np.uint32)
         self._spilled: dict[int, int] = {}
-        self._spare: list[int] = []  # those that were used and are free again
-        self._fresh = self._in_buckets  # the first of those that never were
-        self.count = 0
+        self._free: npt.NDArray[np.uint32] = np.arange(limit, dtype=np.uint32)[::-1].copy()
+        self.room = limit
+
+    @property
+    def count(self) -> int:
+        """Keys that are there."""
+        return self.limit - self.room
 
     @property
     def nbytes(self) -> int:
         """Bytes taken, used or not; those of the dictionary come on top."""
-        return self.keys.nbytes + self._spills.nbytes
-
-    @property
-    def room(self) -> int:
-        """How many more keys certainly fit."""
-        return min(self.limit - self.count, self.slots - self._fresh + len(self._spare))
+        arrays = (self.keys, self._lines, self._slots, self._spills, self._free)
+        return sum(array.nbytes for array in arrays)
 
     def find(self, keys: Keys) -> Slots:
         """The slot of each key, or `absent`."""
@@ -79,7 +82,7 @@ class KeyTable:
         return self._search(buckets, self._lines.take(buckets, axis=0), keys)
 
     def insert(self, keys: Keys) -> Slots:
-        """The slot of each key, taken if it wasn't there. Keys may repeat. There must be room."""
+        """The slot of each key, taken if it wasn't there. Keys may repeat. There must be room for all."""
         buckets = self._home(keys)
         lines = self._lines.take(buckets, axis=0)
         slots = self._search(buckets, lines, keys)
@@ -91,15 +94,18 @@ class KeyTable:
         return slots
 
     def remove(self, slots: Slots) -> None:
-        """Empty these slots: distinct, and all in use."""
-        spare = slots[slots >= self._in_buckets]
-        if spare.size:
-            keys = self.keys[spare]
-            np.subtract.at(self._spills, self._home(keys), 1)
-            for key in keys.tolist():
-                self._spare.append(self._spilled.pop(key))
+        """Free these slots: distinct, and all in use."""
+        keys = self.keys.take(slots)
+        buckets = self._home(keys)
+        hits = (self._lines.take(buckets, axis=0) == keys[:, None]).view(np.uint64)[:, 0]
+        self._places[_place(buckets, hits)[hits != 0]] = 0
+        spilled = (hits == 0).nonzero()[0]
+        np.subtract.at(self._spills, buckets[spilled], 1)
+        for key in keys[spilled].tolist():
+            del self._spilled[key]
         self.keys[slots] = 0
-        self.count -= len(slots)
+        self._free[self.room : self.room + len(slots)] = slots
+        self.room += len(slots)
 
     def _home(self, keys: Keys) -> Slots:
         spread = (keys * SPREAD) >> HALF
@@ -110,54 +116,63 @@ class KeyTable:
     def _search(self, buckets: Slots, lines: Keys, keys: Keys) -> Slots:
         """The slot of each key, or `absent`; `lines` are what its bucket holds."""
         hits = (lines == keys[:, None]).view(np.uint64)[:, 0]
-        slots = _place(buckets, hits)
-        if np.count_nonzero(hits) < len(keys):
-            missed = (hits == 0).nonzero()[0]
-            slots[missed] = self.absent
-            spilled = missed[self._spills[buckets[missed]].nonzero()[0]]
-            if spilled.size:
-                where = self._spilled.get
-                slots[spilled] = [where(key, self.absent) for key in keys[spilled].tolist()]
+        places = _place(buckets, hits)
+        if np.count_nonzero(hits) == len(keys):
+            return self._slots.take(places).astype(np.int64)
+        missed = (hits == 0).nonzero()[0]
+        places[missed] = len(self._places)
+        slots = self._slots.take(places).astype(np.int64)
+        spilled = missed[self._spills[buckets[missed]].nonzero()[0]]
+        if spilled.size:
+            where = self._spilled.get
+            slots[spilled] = [where(key, self.absent) for key in keys[spilled].tolist()]
         return slots
 
     def _add(self, buckets: Slots, lines: Keys, keys: Keys) -> Slots:
         """Take slots for keys that aren't there."""
         free = (lines == 0).view(np.uint64)[:, 0]
-        slots = _place(buckets, free & (~free + np.uint64(1)))
+        places = _place(buckets, free & (~free + np.uint64(1)))
         roomy = free.nonzero()[0]
         if roomy.size == len(keys):
-            self.keys[slots] = keys
+            self._places[places] = keys
         else:
-            self.keys[slots[roomy]] = keys[roomy]
-        lost = (self.keys.take(slots) != keys).nonzero()[0]
+            self._places[places[roomy]] = keys[roomy]
+        # Others had no room, or wanted the place of another: the last writer has it.
+        lost = (self._places.take(places) != keys).nonzero()[0]
         if not lost.size:
-            self.count += len(distinct(slots))
-            return slots
-        # There was no room; or two wanted one slot, and the last writer has it.
-        self.count += len(distinct(np.delete(slots, lost)))
+            return self._number(places, keys)
+        slots = np.empty(len(keys), np.int64)
+        settled = np.delete(np.arange(len(keys)), lost)
+        slots[settled] = self._number(places[settled], keys[settled])
         slots[lost] = self._spill(keys[lost], buckets[lost])
         return slots
 
+    def _number(self, places: Slots, keys: Keys) -> Slots:
+        """Give the keys in these places a slot each; a key that was given twice has one."""
+        given = self._free[self.room - len(keys) : self.room].copy()
+        self._slots[places] = given
+        slots = self._slots.take(places)
+        unused = given[slots != given]
+        self.room -= len(keys)
+        self._free[self.room : self.room + len(unused)] = unused
+        self.room += len(unused)
+        self.keys[slots] = keys
+        return slots.astype(np.int64)
+
     def _spill(self, keys: Keys, buckets: Slots) -> list[int]:
-        """Take spare slots for keys that found none in their buckets."""
+        """Slots for keys that have no place in their buckets."""
         of, short = self._spilled, []
         for key, bucket in zip(keys.tolist(), buckets.tolist(), strict=True):
             if key not in of:
-                of[key] = self._take_spare()
+                self.room -= 1
+                of[key] = int(self._free[self.room])
                 short.append(bucket)
         slots = [of[key] for key in keys.tolist()]
         self.keys[slots] = keys
         np.add.at(self._spills, short, 1)
-        self.count += len(short)
         return slots
-
-    def _take_spare(self) -> int:
-        if self._spare:
-            return self._spare.pop()
-        self._fresh += 1
-        return self._fresh - 1
 
 
 def _place(buckets: Slots, bits: Keys) -> Slots:
-    """The slot in each bucket that the only byte set to 1 in `bits` names."""
+    """The place in each bucket that the only byte set to 1 in `bits` names."""
     return (buckets << 3) + ((bits * BYTE_INDEX) >> np.uint64(61)).view(np.int64)
