@@ -39,8 +39,8 @@ class RecordStore(SharedStore):
     Those three block, raise nothing, and go through `self.guard`.
     """
 
-    watch_seconds: float = 1.0
-    """How often it is asked whether somebody has cleared it."""
+    watch_seconds: float = 0.0
+    """The least time between two questions whether somebody has cleared it."""
 
     def __init__(self, shelf: Shelf, settings: Settings, kind: str, hanging: float, at_once: int) -> None:
         """Open the store, making it if it is new. Raises CacheError.

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -299,4 +300,20 @@ def test_tells_what_it_has_written_to_whoever_comes_late(tmp_path: Path) -> None
     assert store.residency().end_tokens.tolist() == [16, 32, 48]
     store.clear()
     assert store.residency().end_tokens.tolist() == []
+    store.close()
+
+
+@pytest.mark.parametrize("tenant", [7, None])
+def test_what_is_written_during_a_clear_does_not_stay(tmp_path: Path, tenant: int | None) -> None:
+    store = make(tmp_path / "s")
+    write, path = store._files.write, path_of(store, key(0))
+
+    def late(*arguments: Any) -> None:
+        store.clear(tenant)
+        write(*arguments)
+
+    store._files.write = late  # type: ignore[method-assign]
+    assert store.write(SPACE, [Write(page(0, 7), [content(0)], 1)]) == [Outcome.DROPPED]
+    assert not path.exists()
+    assert store.find(SPACE, [key(0)]) == [False]
     store.close()
