@@ -67,7 +67,7 @@ class Seat:
 
     def release(self) -> None:
         """Unlock it."""
-        os.close(self.lock)
+        _unlock(self.lock)
 
 
 class Folder:
@@ -107,7 +107,7 @@ class Folder:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(fd)
+            _unlock(fd)
 
     def living(self) -> set[Path]:
         """The sub-folders that processes have now; changes nothing.
@@ -119,7 +119,7 @@ class Folder:
             fcntl.flock(fd, fcntl.LOCK_SH)
             return {path for path in self.seats() if not is_free(path)}
         finally:
-            os.close(fd)
+            _unlock(fd)
 
     def seats(self) -> list[Path]:
         """Our sub-folders, in order. A folder that has a number and no lock isn't ours."""
@@ -274,7 +274,13 @@ def is_free(seat: Path) -> bool:
     except BlockingIOError:
         return False
     finally:
-        os.close(fd)
+        _unlock(fd)
+
+
+def _unlock(fd: int) -> None:
+    """Closing alone would leave it locked for as long as a forked child has a copy."""
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
 
 
 def _last_used(seat: Path) -> float:

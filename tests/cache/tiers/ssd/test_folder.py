@@ -316,3 +316,20 @@ def test_a_late_call_does_not_reach_another_file(tmp_path: Path) -> None:
     assert other.read_bytes() == bytes(10_000)
     for descriptor in descriptors:
         os.close(descriptor)
+
+
+def test_a_forked_child_keeps_no_locks(tmp_path: Path) -> None:
+    """It has copies of the descriptors, also of those that another thread had open just then."""
+    store = make(tmp_path / "f")
+    fill(store, count=5)
+    with Folder.open(tmp_path / "f").locked():
+        locks = [int(fd.name) for fd in Path("/proc/self/fd").iterdir() if tmp_path in fd.resolve().parents]
+        child = subprocess.Popen(["sleep", "60"], pass_fds=locks)
+    try:
+        store.close()
+        again = make(tmp_path / "f")
+        assert again.usage().pages == 5
+        again.close()
+    finally:
+        child.kill()
+        child.wait()
