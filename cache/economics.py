@@ -102,6 +102,8 @@ class Costs:
 
     def saw_load(self, tier: Tier, seconds: float, probe: bool = False) -> None:
         """One page was loaded, or given up after so many seconds."""
+        if seconds <= 0:  # a clock too coarse says nothing
+            return
         if probe:
             self._page[tier].replace(seconds)
         else:

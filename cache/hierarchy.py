@@ -135,14 +135,14 @@ class Hierarchy:
         """Host slots of a load's leading pages that are ready, kept until the ticket is released.
 
         For a caller that is about to copy them and says when it is done: no deadline ends this lease, for a
-        copy must not lose its source.
+        copy must not lose its source. A page that was cleared and stored anew meanwhile isn't the ticket's.
         """
         assert self._state.host is not None
         with self._state.lock:
             self._state.leases.extend(ticket.lease, math.inf)
             keys = plan.match.keys[plan.start : plan.start + ticket.ready()]
             found = self._state.host.book.find(plan.match.namespace, keys)
-        return list(itertools.takewhile(lambda slot: slot != ABSENT, found))
+            return list(itertools.takewhile(ticket.lease.slots.__contains__, found))
 
     def touch(self, namespace: Namespace, keys: Sequence[bytes]) -> None:
         """The engine uses these pages from its own cache: their copies here are used, too."""
@@ -165,7 +165,10 @@ class Hierarchy:
         return self._storing.reserve(namespace, pages)
 
     def commit(self, reservation: Reservation, good: Sequence[bool] | None = None) -> int:
-        """Make filled slots visible (all, or those that are `good`); returns how many are."""
+        """Make filled slots visible (all, or those that are `good`); returns how many are.
+
+        Committing again is harmless.
+        """
         return self._storing.commit(reservation, good)
 
     def store(self, namespace: Namespace, pages: Sequence[Page], parts: Sequence[Parts]) -> int:
@@ -282,13 +285,15 @@ class Hierarchy:
         self._state.residency.leave(listener)
 
     def snapshot(self, tier: Tier) -> Snapshot | None:
-        """All pages of a tier; None if it can't list them."""
+        """All pages of a tier; None if it isn't here or can't list them."""
         sequence = self._state.residency.sequence
         if tier is Tier.HOST and self._state.host is not None:
             with self._state.lock:
                 return Snapshot(self._state.residency.sequence, self._state.host.residency())
-        store = self._state.levels[tier].store
-        return Snapshot(sequence, store.residency()) if isinstance(store, Listed) else None
+        level = self._state.levels.get(tier)
+        if level is None or not isinstance(level.store, Listed):
+            return None
+        return Snapshot(sequence, level.store.residency())
 
     # -- life -------------------------------------------------------------------------------------
 

@@ -87,6 +87,6 @@ class Residency:
         return listener
 
     def leave(self, listener: Listener) -> None:
-        """Stop telling a listener."""
+        """Stop telling a listener; more than once is harmless."""
         with self._lock:
-            self._listeners.remove(listener)
+            self._listeners = [one for one in self._listeners if one is not listener]

@@ -96,6 +96,8 @@ class State:
         self.costs = Costs(settings.page_bytes, widths, settings.priors, clock)
         self.tickets: set[Ticket] = set()
         """Those that are running."""
+        self.reservations: set[object] = set()
+        """Those that haven't been committed."""
         self.writing: set[tuple[Tier, object]] = set()
         """Writes that a store is busy with."""
         self.clears = 0

@@ -124,7 +124,10 @@ class Storing:
             slots = [slot for slot in slots if slot != ABSENT]
             dropped = len(new) - len(slots)
             state.statistics.tiers[Tier.HOST].drops += dropped
-            return Reservation(list(new.values())[: len(slots)], slots, dropped, used, state.clears)
+            indices = list(new.values())[: len(slots)]
+            reservation = Reservation(indices, slots, dropped, used, state.clears)
+            state.reservations.add(reservation)
+            return reservation
 
     def commit(self, reservation: Reservation, good: Sequence[bool] | None = None) -> int:
         """The bytes are there (of all slots, or of those that are `good`).
@@ -135,6 +138,9 @@ class Storing:
         assert state.host is not None
         wanted = [True] * len(reservation.slots) if good is None else good
         with state.lock:
+            if reservation not in state.reservations:  # its slots may be others' by now
+                return 0
+            state.reservations.remove(reservation)
             void = reservation.clears != state.clears
             whole = [slot for slot, fine in zip(reservation.slots, wanted, strict=True) if fine and not void]
             lost = [slot for slot, fine in zip(reservation.slots, wanted, strict=True) if void or not fine]

@@ -31,6 +31,14 @@ def test_loads_take_waves_of_readers() -> None:
     assert costs.page_rate(Tier.SSD) == pytest.approx(4.0)
 
 
+def test_a_clock_too_coarse_teaches_nothing() -> None:
+    costs = Costs(1000, {Tier.SSD: 4}, Priors(bytes_per_second={Tier.SSD: 4000.0}))
+    for _ in range(9):
+        costs.saw_load(Tier.SSD, 0.0)
+    costs.saw_load(Tier.SSD, 0.0, probe=True)
+    assert costs.page_rate(Tier.SSD) == pytest.approx(4.0)
+
+
 def test_prefill_is_learned_per_token() -> None:
     costs = Costs(1000, {}, Priors(prefill_tokens_per_second=1000.0))
     assert costs.recompute_seconds(500) == pytest.approx(0.5)

@@ -124,6 +124,19 @@ def test_what_is_gone_before_the_claim_is_not_claimed(make_rig: MakeRig) -> None
     assert rig.tiers.claim(ticket, plan) == []
 
 
+def test_what_came_back_after_a_clear_is_not_claimed(make_rig: MakeRig) -> None:
+    """It lies in other slots, which nothing keeps: the engine would copy whatever comes there next."""
+    rig = make_rig(slots=8)
+    rig.store(0, 3)
+    plan = rig.plan(0, 3)
+    ticket = rig.tiers.load(plan, pages(0, 3))
+    rig.tiers.clear(Tier.HOST)
+    assert rig.store(0, 3) == 3
+    assert rig.tiers.claim(ticket, plan) == []
+    ticket.release()
+    rig.tiers.audit()
+
+
 def test_a_hung_load_that_nobody_polls_ends(make_rig: MakeRig) -> None:
     rig = make_rig()
     rig.store(0, 12)

@@ -12,6 +12,7 @@ def test_listeners_get_every_change_from_then_on_in_order() -> None:
     one, two = residency.listen(), residency.listen()
     residency.record(change(1))
     residency.leave(two)
+    residency.leave(two)
     residency.record(change(2))
     assert [told.sequence for told in one.drain().changes] == [2, 3]
     assert [told.change for told in two.drain().changes] == [change(1)]

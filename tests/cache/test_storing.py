@@ -109,3 +109,19 @@ def test_a_failed_copy_is_not_stored(make_rig: MakeRig) -> None:
     assert rig.tiers.reserve(SPACE, pages(0, 3)).slots == []
     assert rig.tiers.commit(reservation, [True, False, True]) == 2
     assert rig.where(0, 3) == [(Tier.HOST, 1)]
+
+
+def test_a_second_commit_does_not_touch_slots_that_are_others_by_now(make_rig: MakeRig) -> None:
+    rig = make_rig(slots=2)
+    first = rig.tiers.reserve(SPACE, pages(0, 2))
+    assert rig.tiers.commit(first, [False, False]) == 0
+    second = rig.tiers.reserve(SPACE, pages(2, 4))
+    assert set(second.slots) == set(first.slots)
+    assert rig.tiers.commit(first, [False, False]) == 0
+    assert rig.tiers.commit(second) == 2
+    assert rig.tiers.commit(second) == 0
+    rig.tiers.audit()
+
+
+def test_a_tier_that_is_not_here_has_no_snapshot(make_rig: MakeRig) -> None:
+    assert make_rig().tiers.snapshot(Tier.SHARED) is None
