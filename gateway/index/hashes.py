@@ -169,7 +169,7 @@ def _follow(
     at = starts.tolist()
     columns = (children.tolist(), parents.tolist(), blocks.tolist(), lengths.tolist())
     for child, parent, block, length in zip(*columns, strict=True):
-        if at[parent] != UNPLACED:
+        if parent < child and at[parent] != UNPLACED:
             at[child] = at[parent] + length
             links.append(_Link(child, parent, block))
     starts[:] = at
