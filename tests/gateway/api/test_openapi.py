@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import schemathesis
@@ -40,9 +41,13 @@ def url() -> Iterator[str]:
     thread.join(30)
 
 
-schema = schemathesis.openapi.from_dict(
-    Gateway(load_settings(flags={"log": {"requests": False}}, environ={})).framework.openapi()
-)
+async def document() -> dict[str, Any]:
+    gateway = Gateway(load_settings(flags={"log": {"requests": False}}, environ={}))
+    async with gateway.framework.router.lifespan_context(gateway.framework):  # closes what the gateway opened
+        return gateway.framework.openapi()
+
+
+schema = schemathesis.openapi.from_dict(asyncio.run(document()))
 
 
 @schema.parametrize()
