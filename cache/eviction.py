@@ -35,8 +35,8 @@ class Eviction(ABC):
         """The pages in the slots were used by one call."""
 
     @abstractmethod
-    def leave(self, slot: int) -> None:
-        """The slot's page is gone."""
+    def leave(self, slots: Slots) -> None:
+        """The pages in the slots are gone."""
 
     @abstractmethod
     def allow(self, slots: Slots) -> None:
@@ -77,8 +77,8 @@ class Lru(Eviction):
         ends = self._rank[slots] & np.uint64(_END_MAX)
         self._rank[slots] = np.maximum(self._rank[slots], np.uint64(used << _END_BITS) | ends)
 
-    def leave(self, slot: int) -> None:  # noqa: D102
-        self._rank[slot] = 0
+    def leave(self, slots: Slots) -> None:  # noqa: D102
+        self._rank[slots] = 0
 
     def allow(self, slots: Slots) -> None:  # noqa: D102
         if len(slots) and int(self._rank[slots].min()) <= self._batch_ends:

@@ -221,7 +221,7 @@ class Hierarchy:
             state.clears += 1
             under_way = {write for write in state.writing if tier in (None, write[0])}
             if state.host is not None and tier in (None, Tier.HOST):
-                slots = [entry.slot for entry in state.host.book.entries(tenant)]
+                slots = state.host.book.live(tenant)
                 state.host.remove(slots)
                 removed += len(slots)
         while under_way & state.writing:  # a store that learns of the clear first would keep these

@@ -64,7 +64,7 @@ class Ours(Cache):
         self._order.touch(present, self._stamp)
         self._evictable[present] = False
         for slot in self._order.victims(len(missing) - len(self._free), self._evictable):
-            self._order.leave(slot)
+            self._order.leave([slot])
             self._evictable[slot] = False
             del self._slots[self._blocks[slot]]
             self._free.append(slot)

@@ -63,7 +63,8 @@ class Host:
         for slot in slots:
             self.book.publish(slot, used)
         self.book.unhold(slots)
-        self._tell(slots, stored=True)
+        if len(slots):
+            self._on_change(Change(Tier.HOST, True, self.book.told(slots)))
 
     def abandon(self, slots: Sequence[int]) -> None:
         """Fillers give their slots up."""
@@ -73,9 +74,8 @@ class Host:
 
     def remove(self, slots: Sequence[int]) -> None:
         """Pages become invisible at once; held slots are free with their last hold."""
-        self._tell(slots, stored=False)
-        for slot in slots:
-            self.book.remove(slot)
+        if len(slots):
+            self._on_change(Change(Tier.HOST, False, self.book.remove(slots)))
 
     def residency(self) -> Known:
         """All live pages."""
@@ -85,9 +85,3 @@ class Host:
         """What it holds now."""
         used = self.book.taken * self._slot_bytes
         return Usage(len(self.book), used, self.book.capacity * self._slot_bytes)
-
-    def _tell(self, slots: Sequence[int], stored: bool) -> None:
-        if len(slots):
-            pages = [self.book.entry(slot).page for slot in slots]
-            told = [(page.prefix_key, page.end_token) for page in pages]
-            self._on_change(Change(Tier.HOST, stored, told))

@@ -1,6 +1,6 @@
 """The book of a tier made of equal slots: which page lies where, who holds it, which goes first."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,10 @@ class Entry(NamedTuple):
     namespace: Namespace
     page: Page
     slot: int
+
+
+Told = tuple[int, int]
+"""A page's prefix key and end token."""
 
 
 class Recalled(NamedTuple):
@@ -116,10 +120,11 @@ class Book:
         page = Page(key, int(self._prefix[slot]), int(self._end[slot]), int(self._tenant[slot]))
         return Entry(self._spaces[self._space[slot]], page, slot)
 
-    def entries(self, tenant: int | None = None) -> Iterator[Entry]:
-        """The live pages, all or one tenant's."""
+    def live(self, tenant: int | None = None) -> list[int]:
+        """The slots of live pages, all or one tenant's."""
         chosen = self._visible if tenant is None else self._visible & (self._tenant == tenant)
-        return map(self.entry, np.flatnonzero(chosen).tolist())
+        slots: list[int] = np.flatnonzero(chosen).tolist()
+        return slots
 
     def residency(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
         """Prefix keys and end tokens of all live pages."""
@@ -159,19 +164,28 @@ class Book:
             if shun:
                 self._free.insert(0, self._free.pop())
 
-    def remove(self, slot: int) -> Entry:
-        """Make a live page invisible; its slot is free when nobody holds it."""
-        entry = self.entry(slot)
-        pages = self._live[entry.namespace]
-        del pages[entry.page.key]
-        if not pages:
-            del self._live[entry.namespace]
-        self._visible[slot] = self._evictable[slot] = False
-        self._count -= 1
-        self.eviction.leave(slot)
-        if not self._holds[slot]:
+    def remove(self, slots: Sequence[int]) -> list[Told]:
+        """Make distinct live pages invisible; their slots are free when nobody holds them.
+
+        Says whose they were. A clear removes all pages under its tier's lock: the work of one is kept small.
+        """
+        at = np.asarray(slots, np.int64)
+        for slot, space in zip(slots, self._space[at].tolist(), strict=True):
+            namespace = self._spaces[space]
+            pages = self._live[namespace]
+            del pages[self._keys[slot]]  # type: ignore[arg-type]
+            if not pages:
+                del self._live[namespace]
+        self._visible[at] = self._evictable[at] = False
+        self._count -= len(at)
+        self.eviction.leave(at)
+        for slot in at[self._holds[at] == 0].tolist():
             self._release(slot)
-        return entry
+        return self.told(slots)
+
+    def told(self, slots: Sequence[int]) -> list[Told]:
+        """Prefix keys and end tokens of what lies, or lay last, in these slots."""
+        return list(zip(self._prefix[slots].tolist(), self._end[slots].tolist(), strict=True))
 
     def victims(self, count: int, share: float = 1.0) -> list[int]:
         """Up to `count` live slots nobody holds, first to go first, out of the coldest `share`."""

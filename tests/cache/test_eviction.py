@@ -45,7 +45,7 @@ def test_what_is_held_is_passed_over_and_comes_back_in_its_place() -> None:
     lru, evictable = filled([(slot + 1, 16) for slot in range(6)]), everything(6)
     evictable[0] = False
     assert lru.victims(1, evictable) == [1]
-    lru.leave(1)
+    lru.leave([1])
     evictable[0], evictable[1] = True, False
     lru.allow([0])
     assert lru.victims(2, evictable) == [0, 2]
@@ -83,6 +83,6 @@ def test_always_the_same_as_a_sorted_list(
         elif model:
             (victim,) = lru.victims(1, evictable)
             assert model[victim] == min(model.values(), key=lambda rank: (rank[0], -rank[1]))
-            lru.leave(victim)
+            lru.leave([victim])
             evictable[victim] = False
             del model[victim]

@@ -28,7 +28,7 @@ from cache.tiers.base import (
     Usage,
     Write,
 )
-from cache.tiers.slots import ABSENT, Book, Entry, Recalled
+from cache.tiers.slots import ABSENT, Book, Recalled
 from cache.tiers.ssd.device import Device, Opener
 from cache.tiers.ssd.folder import Folder, Limits, read_mark
 from cache.tiers.ssd.records import Records, slot_bytes
@@ -233,7 +233,7 @@ class Ssd(Store):
         """
         with self._growing:
             with self._lock:
-                slots = [entry.slot for entry in self._book.entries()]
+                slots = self._book.live()
                 self._drop(slots)
                 self._clears += 1
                 self._folder.generation = generation
@@ -249,7 +249,7 @@ class Ssd(Store):
     def _clear_tenant(self, tenant: int) -> int:
         with self._growing:
             with self._lock:
-                slots = [entry.slot for entry in self._book.entries(tenant)]
+                slots = self._book.live(tenant)
                 self._drop(slots)
                 self._clears += 1
                 free = set(self._book.free_slots())
@@ -364,7 +364,7 @@ class Ssd(Store):
             void = self._clears != clears
             if failure is None and not void:
                 self._book.publish(slot, write.used)
-                self._tell([self._book.entry(slot)], stored=True)
+                self._on_change(Change(Tier.SSD, True, self._book.told([slot])))
                 return Outcome.DONE
             if failure is not None:
                 self._book.abandon(slot, shun=True)
@@ -423,12 +423,8 @@ class Ssd(Store):
 
     def _drop(self, slots: Sequence[int]) -> None:
         """Remove pages from the book and say so; call with the lock held."""
-        self._tell([self._book.remove(slot) for slot in slots], stored=False)
-
-    def _tell(self, entries: Sequence[Entry], stored: bool) -> None:
-        if entries:
-            told = [(entry.page.prefix_key, entry.page.end_token) for entry in entries]
-            self._on_change(Change(Tier.SSD, stored, told))
+        if slots:
+            self._on_change(Change(Tier.SSD, False, self._book.remove(slots)))
 
     def _unhold(self, slots: Sequence[int]) -> None:
         with self._lock:

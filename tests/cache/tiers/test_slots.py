@@ -45,11 +45,11 @@ def test_slots_run_out_and_come_back() -> None:
     book = Book(2)
     first, second = put(book, 1), put(book, 2)
     assert book.take(SPACE, page(3)) == ABSENT
-    book.remove(first)
+    book.remove([first])
     assert book.take(SPACE, page(3)) == first
     book.abandon(first)
     assert (book.taken, len(book)) == (1, 1)
-    book.remove(second)
+    book.remove([second])
     book.audit()
 
 
@@ -57,7 +57,7 @@ def test_a_removed_page_keeps_its_slot_while_held() -> None:
     book = Book(1)
     slot = put(book, 1)
     book.hold([slot])
-    book.remove(slot)
+    book.remove([slot])
     assert book.find(SPACE, [key(1)]) == [ABSENT]
     assert book.take(SPACE, page(2)) == ABSENT
     book.audit()
@@ -97,7 +97,7 @@ def test_retired_slots_are_not_given_out() -> None:
     book = Book(2)
     slots = [put(book, 1), put(book, 2)]
     for slot in slots:
-        book.remove(slot)
+        book.remove([slot])
     book.retire([slots[0]])
     assert (book.take(SPACE, page(3)), book.take(SPACE, page(4))) == (slots[1], ABSENT)
     assert book.taken == 1
@@ -129,7 +129,10 @@ def test_a_later_record_of_the_same_page_replaces_the_earlier() -> None:
 def test_what_a_restart_found_is_what_was_stored() -> None:
     book = Book(4, opened=3)
     book.recall([recalled((0, SPACE, page(7, tenant=9), 5, 1), (2, OTHER, page(8), 3, 2))])
-    assert list(book.entries()) == [Entry(SPACE, page(7, tenant=9), 0), Entry(OTHER, page(8), 2)]
+    assert list(map(book.entry, book.live())) == [
+        Entry(SPACE, page(7, tenant=9), 0),
+        Entry(OTHER, page(8), 2),
+    ]
     assert book.used(3).tolist() == [5, 0, 3]
     book.hold([2])
     assert book.victims(2) == [0]
@@ -142,8 +145,8 @@ def test_entries_of_a_tenant() -> None:
     book = Book(4)
     for number in range(4):
         book.publish(book.take(SPACE, page(number, tenant=number % 2)), used=1)
-    assert [entry.page.key for entry in book.entries(1)] == [key(1), key(3)]
-    assert len(list(book.entries())) == 4
+    assert [book.entry(slot).page.key for slot in book.live(1)] == [key(1), key(3)]
+    assert len(book.live()) == 4
 
 
 def test_an_audit_finds_a_wrong_book() -> None:
@@ -152,3 +155,17 @@ def test_an_audit_finds_a_wrong_book() -> None:
     book._free.append(0)
     with pytest.raises(AssertionError, match="two states"):
         book.audit()
+
+
+def test_many_pages_leave_at_once_and_what_is_held_keeps_its_slot() -> None:
+    book = Book(8)
+    slots = [book.take(space, page(n)) for n in range(3) for space in (SPACE, OTHER)]
+    for slot in slots:
+        book.publish(slot, used=1)
+    book.hold(slots[:2])
+    assert book.remove(slots[:5]) == [(1, 16), (1, 16), (2, 32), (2, 32), (3, 48)]
+    assert (len(book), book.taken, book.live()) == (1, 3, slots[5:])
+    book.unhold(slots[:2])
+    assert book.taken == 1
+    assert book.remove([]) == []
+    book.audit()
