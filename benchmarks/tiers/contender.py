@@ -9,12 +9,17 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from benchmarks.tiers.data import drop_caches
+
 PAGE_BYTES = 1 << 20
 PAGES = 256
 REGION_BYTES = PAGES * PAGE_BYTES
 ROUNDS = 20
 REGIONS = 2 * ROUNDS + 1
 """As many as our tier is large, so that the rounds measure a full one."""
+
+Turn = Callable[[int], float]
+"""Region or round → seconds."""
 
 
 class Contender:
@@ -43,11 +48,18 @@ class Contender:
 
     def write(self, region: int) -> float:
         """Seconds to write a region."""
-        return self._ask(f"write {region}")
+        return self.ask("write", region)
 
     def read(self, region: int) -> float:
         """Seconds to read it back."""
-        return self._ask(f"read {region}")
+        return self.ask("read", region)
+
+    def ask(self, what: str, region: int) -> float:
+        """Seconds that it takes for what only some contenders know."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{what} {region}\n")
+        self._process.stdin.flush()
+        return float(self._answer())
 
     def close(self) -> None:
         """End the process."""
@@ -60,12 +72,6 @@ class Contender:
             self._process.wait()
         self._log.close()
 
-    def _ask(self, line: str) -> float:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-        return float(self._answer())
-
     def _answer(self) -> str:
         assert self._process.stdout is not None
         while line := self._process.stdout.readline():
@@ -74,9 +80,26 @@ class Contender:
         raise RuntimeError(f"{self.name} ended: see {self._log.name}")
 
 
-def serve(write: Callable[[int], float], read: Callable[[int], float]) -> None:
+def serve(write: Turn, read: Turn, **more: Turn) -> None:
     """Do what the lines on stdin say. Whatever else is printed is no answer."""
+    known = {"write": write, "read": read, **more}
     print("answer 0", flush=True)
     for line in sys.stdin:
         what, region = line.split()
-        print("answer", {"write": write, "read": read}[what](int(region)), flush=True)
+        print("answer", known[what](int(region)), flush=True)
+
+
+def rounds(count: int, turns: Mapping[str, Turn]) -> dict[str, list[float]]:
+    """Seconds of each contender in each round.
+
+    A round times each once, and begins with another than the one before. What a contender left in the page
+    cache is written back before the next one's turn.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in turns}
+    names = list(turns)
+    for number in range(count):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            drop_caches()
+            seconds[name].append(turns[name](number))
+    return seconds

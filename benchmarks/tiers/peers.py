@@ -7,6 +7,7 @@ package, and the few that it imports, laid beside it.
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.peers import PeerMissing
@@ -23,10 +24,11 @@ VLLM = HOME / "envs" / "vllm" / "bin" / "python"
 REQUIREMENTS = Path(__file__).parents[1] / "peers"
 
 
-def start(report: Report, folder: Path) -> dict[str, Contender]:
+def start(report: Report, folder: Path, names: Sequence[str] = tuple(PEERS)) -> dict[str, Contender]:
     """Those that run here; why one doesn't is noted."""
     running = {}
-    for name, title in PEERS.items():
+    for name in names:
+        title = PEERS[name]
         script = Path(__file__).parent / f"peer_{name}.py"
         try:
             running[name] = Contender(title, VLLM, script, folder / name, _environment(name))

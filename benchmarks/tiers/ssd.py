@@ -11,20 +11,17 @@ same one. What a contender left in the page cache is written back before the nex
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.report import Report
 from benchmarks.stats import median_interval, paired_ratios
 from benchmarks.tiers import fio
-from benchmarks.tiers.contender import REGION_BYTES, REGIONS, ROUNDS, Contender
+from benchmarks.tiers.contender import REGION_BYTES, REGIONS, ROUNDS, Contender, Turn, rounds
 from benchmarks.tiers.data import drop_caches
 from benchmarks.tiers.peers import PEERS, start
 
 FRESH_DEPTH = 8
-
-Turn = Callable[[int], float]
-"""Round → seconds."""
 
 
 def measure(report: Report, folder: Path) -> None:
@@ -46,7 +43,7 @@ def _fill(report: Report, ours: Contender, disk: Path) -> None:
     def by_fio(region: int) -> float:
         return fio.run(disk, "write", region * REGION_BYTES, REGION_BYTES, FRESH_DEPTH)
 
-    seconds = _rounds(REGIONS, {"ours": ours.write, "fio": by_fio})
+    seconds = rounds(REGIONS, {"ours": ours.write, "fio": by_fio})
     ratio = paired_ratios(seconds["fio"], seconds["ours"])
     report.add("ssd write into new space / fio O_DIRECT", ratio.median, spread=ratio.spread)
 
@@ -58,7 +55,7 @@ def _write(report: Report, ours: Contender, peers: Mapping[str, Contender], disk
         "ours": lambda region: ours.write(REGIONS + region),
         "fio": lambda region: fio.run(disk, "write", region * REGION_BYTES, REGION_BYTES, depth),
     }
-    _report(report, "write", _rounds(ROUNDS, turns | {name: peer.write for name, peer in peers.items()}))
+    _report(report, "write", rounds(ROUNDS, turns | {name: peer.write for name, peer in peers.items()}))
 
 
 def _read(report: Report, ours: Contender, peers: Mapping[str, Contender], disk: Path) -> None:
@@ -68,21 +65,9 @@ def _read(report: Report, ours: Contender, peers: Mapping[str, Contender], disk:
         "ours": lambda region: ours.read(REGIONS + region),
         "fio": lambda region: fio.run(disk, "read", region * REGION_BYTES, REGION_BYTES, depth),
     }
-    _report(report, "read", _rounds(ROUNDS, turns | {name: peer.read for name, peer in peers.items()}))
+    _report(report, "read", rounds(ROUNDS, turns | {name: peer.read for name, peer in peers.items()}))
     if not drop_caches():
         report.note("The page cache could not be dropped: contenders without O_DIRECT read from memory.")
-
-
-def _rounds(count: int, turns: Mapping[str, Turn]) -> dict[str, list[float]]:
-    """Seconds of each contender in each round."""
-    seconds: dict[str, list[float]] = {name: [] for name in turns}
-    names = list(turns)
-    for number in range(count):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            drop_caches()
-            seconds[name].append(turns[name](number))
-    return seconds
 
 
 def _report(report: Report, what: str, seconds: Mapping[str, list[float]]) -> None:
