@@ -6,7 +6,7 @@ DEV := $(HPKV_HOME)/envs/dev
 GATEWAY := $(HPKV_HOME)/envs/gateway
 
 .DEFAULT_GOAL := help
-.PHONY: help lint format test test-fast soak docker-compose lock clean
+.PHONY: help lint format test test-fast soak debian lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,18 +28,21 @@ format: $(DEV)/.made  ## rewrite the code in ruff's format
 	$(DEV)/bin/ruff format .
 	$(DEV)/bin/ruff check --fix .
 
-test: $(DEV)/.made engine-vllm engine-sglang docker-compose  ## all tests, those on real engines included
+test: $(DEV)/.made engine-vllm engine-sglang debian  ## all tests, those on real engines included
 	$(DEV)/bin/pytest -m "not soak"
 
-test-fast: $(DEV)/.made docker-compose  ## the tests that need no engine, in about a minute
+test-fast: $(DEV)/.made debian  ## the tests that need no engine, in about a minute
 	$(DEV)/bin/pytest -m "not engine and not slow and not soak"
 
 soak: $(DEV)/.made engine-vllm  ## the long runs
 	$(DEV)/bin/pytest -m soak --timeout=3600
 
-# A test checks compose.yaml with Debian's docker-compose.
-docker-compose:
+# A test checks compose.yaml with Debian's docker-compose; Mooncake's client is linked with the libraries.
+debian:
 	@deploy/apt-install docker-compose
+	@deploy/apt-install libcurl.so.4 libcurl4
+	@deploy/apt-install libibverbs.so.1 libibverbs1
+	@deploy/apt-install libnuma.so.1 libnuma1
 
 bench-%: $(DEV)/.made  ## run a benchmark: a table, and benchmarks/results/NAME.json (bench-main: ENGINE=sglang)
 	@$(DEV)/bin/python -m benchmarks.$* $(if $(ENGINE),--engine $(ENGINE))

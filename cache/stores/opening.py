@@ -32,6 +32,7 @@ KINDS: Mapping[str, Entry] = MappingProxyType(
         "gs": _OBJECT,
         "az": _OBJECT,
         "file": _OBJECT,
+        "mooncake": Entry("cache.stores.mooncake", "mooncake"),
     }
 )
 """URL scheme → its kind; no scheme: a path."""

@@ -42,7 +42,16 @@ class RecordStore(SharedStore):
     watch_seconds: float = 0.0
     """The least time between two questions whether somebody has cleared it."""
 
-    def __init__(self, shelf: Shelf, settings: Settings, kind: str, hanging: float, at_once: int) -> None:
+    def __init__(
+        self,
+        shelf: Shelf,
+        settings: Settings,
+        kind: str,
+        hanging: float,
+        at_once: int,
+        maintenance: StoreMaintenance | None = None,
+        upkeep: Upkeep | None = None,
+    ) -> None:
         """Open the store, making it if it is new. Raises CacheError.
 
         A call hangs after `hanging` seconds; so many reads, and writes, are under way at once.
@@ -52,8 +61,8 @@ class RecordStore(SharedStore):
         self.settings = settings
         self.shelf = shelf
         self.guard = Guard(shelf.where, hanging, at_once)
-        self._maintenance = StoreMaintenance(shelf, kind)
-        self._upkeep = Upkeep(shelf, settings.limits, self._maintenance.generation)
+        self._maintenance = maintenance or StoreMaintenance(shelf, kind)
+        self._upkeep = upkeep or Upkeep(shelf, settings.limits, self._maintenance.generation)
         self._kind = kind
         self._presence = Presence()
         self._written = Written()
