@@ -39,7 +39,7 @@ def check_environment(executable: Path, needs: Needs, environ: Mapping[str, str]
         last = (told.stderr.strip().splitlines() or ["no message"])[-1]
         raise SettingsError(
             f"{python}, by which {executable} runs, can't import us and {needs.engine} ({last}); "
-            f"install both there: {python} -m pip install --no-deps HPKV xxhash, HPKV being its folder "
+            f"install both there, in this project's folder: {python} -m pip install --no-deps . xxhash "
             "(and obstore, for object stores)"
         )
     version = json.loads(told.stdout.splitlines()[-1])

@@ -13,6 +13,7 @@ from .validation import explain, nearest
 
 EXAMPLE = "host=8GiB,ssd=/data/kv:200GiB,shared=s3://bucket/kv"
 NONE = "gpu"
+_LIKE_CAP = re.compile(r":(\d[^/]*)$")
 _CAP = re.compile(r"(.*):(\d[\d.]*[kKMGTP]?i?B)")
 
 
@@ -26,6 +27,10 @@ def parse_tiers(text: str) -> Tiers:
     values: dict[str, Any] = {}
     for part in re.split(r",(?=\w+=)", text.strip()):
         name, equals, value = part.partition("=")
+        if name == NONE:
+            raise SettingsError(
+                f"tiers: {NONE} is always there: leave it out, or write it alone for no other"
+            )
         if name not in Tiers.model_fields:
             raise SettingsError(f"tiers: {name!r} is no tier{nearest(name, Tiers.model_fields)}")
         if not equals or not value:
@@ -45,6 +50,10 @@ def _store(name: str, value: str) -> dict[str, Any]:
     if name == "ssd" and not cap:
         raise SettingsError(
             f"tiers: ssd={value} has no size: write ssd=PATH:SIZE, such as ssd=/data/kv:200GiB"
+        )
+    if not found and "://" not in where and (size := _LIKE_CAP.search(where)):
+        raise SettingsError(
+            f"tiers: {name}={value}: {size[1]!r} is no size: write it with its unit, such as 200GiB"
         )
     if name == "ssd" or "://" not in where:
         where = str(Path(where).expanduser().absolute())

@@ -6,6 +6,7 @@ from typing import Any
 import httpx2
 
 _TIERS = ("gpu", "host", "ssd", "shared")
+_KEY = " Give an admin key by --key or HPKV_ADMIN_KEY."
 
 
 class AskError(Exception):
@@ -24,7 +25,7 @@ def ask_route(url: str, key: str, body: bytes, *, explain: bool) -> Iterator[str
     except httpx2.HTTPError as error:
         raise AskError(f"no answer from {url}: {error}; is a gateway running there? (--url)") from error
     if answer.status_code != 200:
-        raise AskError(_message(answer))
+        raise AskError(_message(answer) + (_KEY if answer.status_code in (401, 403) else ""))
     route = answer.json()
     yield route["replica"]
     if explain:

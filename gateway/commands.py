@@ -17,7 +17,7 @@ Port = Annotated[int | None, typer.Option(help="Port to listen on.")]
 ReplicaUrls = Annotated[
     list[str] | None, typer.Option("--replica", help="URL of a vLLM replica, or sglang+URL; repeat for more.")
 ]
-PolicyName = Annotated[str | None, typer.Option("--policy", help="Routing policy.")]
+PolicyName = Annotated[str | None, typer.Option("--policy", help="Routing policy, see docs/routing.md.")]
 LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
 
 

@@ -89,6 +89,7 @@ async def test_the_command(serve: Serve, engine: FakeEngine, tmp_path: Path) -> 
     result = await command(running, "--model", "fake", "--prompt", "hi", key="wrong")
     assert result.exit_code == 1
     assert "Incorrect API key" in result.output
+    assert "--key" in result.output
 
 
 async def test_the_command_without_a_gateway(serve: Serve, engine: FakeEngine) -> None:
