@@ -19,11 +19,12 @@ class Entry(NamedTuple):
     """Where a kind's code lies."""
 
     package: str
-    extra: str = ""
-    """What to install for it: `hpkv[extra]`."""
+    needs: str = ""
+    """What to install for it, as pip calls it. Not an extra of ours: with that, pip would also bring the
+    gateway's dependencies into an engine's environment."""
 
 
-_OBJECT = Entry("cache.stores.object", "object")
+_OBJECT = Entry("cache.stores.object", "obstore")
 
 KINDS: Mapping[str, Entry] = MappingProxyType(
     {
@@ -70,9 +71,8 @@ def _kind(address: Address) -> Kind:
     try:
         return cast(Kind, importlib.import_module(entry.package))
     except ModuleNotFoundError as error:
-        if not entry.extra:
+        if not entry.needs:
             raise
         raise SettingsError(
-            f"{address.scheme}:// stores need {error.name}, which isn't installed: "
-            f"pip install 'hpkv[{entry.extra}]'"
+            f"{address.scheme}:// stores need {error.name}, which isn't installed: pip install {entry.needs}"
         ) from error
