@@ -22,6 +22,7 @@ from cache.storing import Reservation, Storing
 from cache.tickets import Ticket
 from cache.tiers.base import Listed, Tier, Usage
 from cache.tiers.host import Host
+from cache.tiers.lane import Lane
 from cache.tiers.slots import ABSENT
 
 logger = logging.getLogger(__name__)
@@ -332,11 +333,24 @@ class Hierarchy:
         """
         self._ended.set()
         self._upkeep.join()
-        for tier, lane in self._state.lanes.items():
+        limit = time.monotonic() + seconds
+        closed: set[Tier] = set()
+
+        def close(tier: Tier, lane: Lane) -> None:
             if lane.close(seconds):
                 lane.store.close()
-            else:
-                logger.warning("%s hangs; it is left as it is", tier.value)
+                closed.add(tier)
+
+        threads = [
+            threading.Thread(target=close, args=lane, name="hpkv-close", daemon=True)
+            for lane in self._state.lanes.items()
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(limit - time.monotonic(), 0))
+        for tier in set(self._state.lanes) - closed:
+            logger.warning("%s hangs; it is left as it is", tier.value)
 
     def _tend_forever(self) -> None:
         while not self._ended.wait(_TEND_SECONDS):

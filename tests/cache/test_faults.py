@@ -296,6 +296,23 @@ def test_a_disk_that_hangs(make_rig: MakeRig, seconds: float) -> None:
     rig.check(100, 104)
 
 
+def test_closing_does_not_wait_for_a_disk_that_hangs_only_then(
+    make_rig: MakeRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = make_rig()
+    rig.store(0, 2)
+    assert rig.tiers.drain(20)
+    rig.disk.works.clear()
+    closing = threading.Thread(target=rig.tiers.close, args=(0.2,))
+    closing.start()
+    closing.join(20)
+    hung = closing.is_alive()
+    rig.disk.works.set()
+    closing.join()
+    assert not hung
+    assert "ssd hangs" in caplog.text
+
+
 def test_two_processes_on_one_folder(tmp_path: Path) -> None:
     folder, cap = tmp_path / "f", 2 << 20
     processes = [start_writer(folder, first, cap) for first in (0, 10_000)]

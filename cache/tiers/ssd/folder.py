@@ -12,6 +12,7 @@ other bases are left to their next owner until the cap is reached: then they are
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -31,6 +32,9 @@ MARK = "hpkv.json"
 FILES = ("pages", "table", "used")
 GRACE_SECONDS = 3600.0
 """How long the sub-folder of a process that ended keeps its share, for its restart to find it."""
+
+_LOCK_SECONDS = 30.0
+"""Nobody needs the folder's lock for longer, but one that is stopped or whose disk hangs."""
 
 _NUMBERED = re.compile(r"\d{2,4}")
 
@@ -104,10 +108,21 @@ class Folder:
         """Keep other processes from taking, growing or giving up sub-folders meanwhile."""
         fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            self._wait_for(fd)
             yield
         finally:
             _unlock(fd)
+
+    def _wait_for(self, fd: int) -> None:
+        limit = time.monotonic() + _LOCK_SECONDS
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            if time.monotonic() > limit:
+                said = "another process holds its lock, and seems to be stopped: end it"
+                raise TimeoutError(errno.ETIMEDOUT, said)
+            time.sleep(0.005)
 
     def living(self) -> set[Path]:
         """The sub-folders that processes have now; changes nothing.
@@ -250,12 +265,14 @@ def read_mark(path: Path) -> int:
 
 def _refuse_strangers(path: Path) -> None:
     ours = ("lock", "lost+found")
-    for entry in sorted(path.iterdir()):
-        if entry.name not in ours and not entry.name.startswith(f".{MARK}."):
-            raise ForeignError(
-                f"{path} holds {entry.name!r} and no {MARK}: it isn't a cache folder. "
-                "Name an empty or a new folder"
-            )
+    names = sorted(entry.name for entry in path.iterdir())
+    strange = [name for name in names if name not in ours and not name.startswith(f".{MARK}.")]
+    if (
+        strange and not (path / MARK).exists()
+    ):  # asked last: another process may be making the folder just now
+        raise ForeignError(
+            f"{path} holds {strange[0]!r} and no {MARK}: it isn't a cache folder. Name an empty or a new folder"
+        )
 
 
 def _write_mark(path: Path, generation: int) -> None:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,25 @@ def test_a_folder_with_foreign_files_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ForeignError, match=r"thesis\.tex.*Name an empty or a new folder"):
         make(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["thesis.tex"]
+
+
+def test_processes_that_make_a_folder_together_do_not_refuse_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "f"
+    stores: list[Ssd] = []
+    iterdir = Path.iterdir
+
+    def another_is_faster(path: Path) -> Iterator[Path]:
+        monkeypatch.setattr(Path, "iterdir", iterdir)
+        stores.append(make(folder))
+        return path.iterdir()
+
+    monkeypatch.setattr(Path, "iterdir", another_is_faster)
+    stores.append(make(folder))
+    assert [store._seat.path.name for store in stores] == ["00", "01"]
+    for store in stores:
+        store.close()
 
 
 def test_another_versions_folder_is_left_alone(tmp_path: Path) -> None:
@@ -316,6 +336,21 @@ def test_a_late_call_does_not_reach_another_file(tmp_path: Path) -> None:
     assert other.read_bytes() == bytes(10_000)
     for descriptor in descriptors:
         os.close(descriptor)
+
+
+def test_a_lock_that_nobody_gives_back_is_not_waited_for_forever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cache.tiers.ssd.folder._LOCK_SECONDS", 0.05)
+    store = make(tmp_path / "f")
+    with Folder.open(tmp_path / "f").locked():
+        with pytest.raises(FolderError, match="seems to be stopped: end it"):
+            make(tmp_path / "f")
+        assert set(fill(store, count=2)) == {Outcome.FULL}
+        store.tend()
+    store._grow_after = 0.0
+    assert set(fill(store, count=2)) == {Outcome.DONE}
+    store.close()
 
 
 def test_a_forked_child_keeps_no_locks(tmp_path: Path) -> None:
