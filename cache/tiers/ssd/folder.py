@@ -267,11 +267,11 @@ def _refuse_strangers(path: Path) -> None:
     ours = ("lock", "lost+found")
     names = sorted(entry.name for entry in path.iterdir())
     strange = [name for name in names if name not in ours and not name.startswith(f".{MARK}.")]
-    if (
-        strange and not (path / MARK).exists()
-    ):  # asked last: another process may be making the folder just now
+    # The mark is asked for last: another process may be making the folder just now.
+    if strange and not (path / MARK).exists():
         raise ForeignError(
-            f"{path} holds {strange[0]!r} and no {MARK}: it isn't a cache folder. Name an empty or a new folder"
+            f"{path} holds {strange[0]!r} and no {MARK}: it isn't a cache folder. "
+            "Name an empty or a new folder"
         )
 
 
