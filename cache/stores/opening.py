@@ -33,7 +33,7 @@ KINDS: Mapping[str, Entry] = MappingProxyType(
         "gs": _OBJECT,
         "az": _OBJECT,
         "file": _OBJECT,
-        "mooncake": Entry("cache.stores.mooncake", "mooncake"),
+        "mooncake": Entry("cache.stores.mooncake", "mooncake-transfer-engine"),
     }
 )
 """URL scheme → its kind; no scheme: a path."""

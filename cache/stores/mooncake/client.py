@@ -47,7 +47,7 @@ def connect(options: Options) -> Client:
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"{options.where}: Mooncake's client isn't installed ({error.name} is missing): "
-            "pip install 'hpkv[mooncake]' (without CUDA: mooncake-transfer-engine-non-cuda)"
+            "pip install mooncake-transfer-engine (without CUDA: mooncake-transfer-engine-non-cuda)"
         ) from error
     except ImportError as error:
         raise SettingsError(
