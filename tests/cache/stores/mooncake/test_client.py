@@ -67,7 +67,7 @@ class Missing(importlib.abc.MetaPathFinder):
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (ModuleNotFoundError("No module", name="mooncake"), r"pip install 'hpkv\[mooncake\]'"),
+        (ModuleNotFoundError("No module", name="mooncake"), r"pip install mooncake-transfer-engine "),
         (
             ImportError("libibverbs.so.1: cannot open shared object file"),
             "libibverbs.so.1.*libcurl4, libibverbs1",
