@@ -182,6 +182,8 @@ def _explained(target: str) -> Iterator[None]:
 
     try:
         yield
+    except BrokenPipeError:
+        raise  # `| head` has read enough; typer ends quietly
     except (CacheError, OSError) as error:
         said = refusal(target, error) if isinstance(error, OSError) else error
         typer.echo(f"hpkv cache: {said}", err=True)

@@ -1,5 +1,6 @@
 """`hpkv cache` on folders: at rest, in use, damaged, not ours."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,16 @@ def test_ls_lists_pages_of_a_tenant(folder: Path) -> None:
     lines = run("ls", folder, "--tenant", "ab").stdout.splitlines()
     assert sorted(line.split()[2] for line in lines) == sorted(key(n).hex() for n in range(3))
     assert len(run("ls", folder, "--limit", "2").stdout.splitlines()) == 2
+
+
+def test_ls_ends_quietly_when_nobody_reads_on(folder: Path) -> None:
+    filled(folder, 0, 3).close()
+    command = [sys.executable, "-c", "from cache.commands import app; app()", "cache", "ls", str(folder)]
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (1, "")
 
 
 def test_verify_names_damaged_pages_and_changes_nothing(folder: Path) -> None:
