@@ -6,6 +6,7 @@ Everything is named under the generation. `clear` writes another one, and so voi
 old one, also what a crash or a slow listing keeps from being removed.
 """
 
+import contextlib
 import json
 import re
 import secrets
@@ -82,17 +83,17 @@ def load(shelf: Shelf, kind: str) -> Root:
 
 def claim(shelf: Shelf, kind: str) -> Root:
     """The root of a store, which is made if nothing is there. Of many who make it at once, one does."""
-    try:
+    with contextlib.suppress(Missing):
         return parse(shelf.get(NAME).data, kind, shelf.where)
-    except Missing:
-        stranger = next((entry.name for entry in shelf.entries() if not DRAFT.fullmatch(entry.name)), NAME)
-        if stranger != NAME:
-            raise ForeignError(
-                f"{shelf.where} holds {stranger!r} and no {NAME}: it isn't a store. "
-                "Name an empty or a new place"
-            ) from None
+    stranger = next((entry.name for entry in shelf.entries() if not DRAFT.fullmatch(entry.name)), NAME)
+    if stranger == NAME:
         shelf.put(NAME, Root.new(kind).dump(), NEW)
         return load(shelf, kind)
+    with contextlib.suppress(Missing):  # another has made it meanwhile, and the stranger is one of its pages
+        return parse(shelf.get(NAME).data, kind, shelf.where)
+    raise ForeignError(
+        f"{shelf.where} holds {stranger!r} and no {NAME}: it isn't a store. Name an empty or a new place"
+    )
 
 
 def clear(shelf: Shelf, kind: str) -> Root:

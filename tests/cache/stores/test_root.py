@@ -1,11 +1,15 @@
 """A store's root: what is ours, and what is refused."""
 
 import json
+from collections.abc import Iterator
 
 import pytest
 
 from cache.errors import ForeignError, VersionError
+from cache.stores import root as roots
 from cache.stores.root import Root, parse
+from cache.stores.shelf import NEW, Entry
+from tests.cache.stores.memory import Memory
 
 
 def test_comes_back_as_it_was() -> None:
@@ -36,3 +40,25 @@ def test_other_kinds_and_formats_are_named() -> None:
     later = json.dumps(json.loads(root.dump()) | {"format": 99}).encode()
     with pytest.raises(VersionError, match="format 99"):
         parse(later, "hpkv-object", "here")
+
+
+def test_a_store_that_another_makes_at_the_same_time_is_no_stranger() -> None:
+    class Overtaken(Memory):
+        rival: Memory
+
+        def entries(self) -> Iterator[Entry]:
+            roots.claim(self.rival, "hpkv-posix")
+            self.rival.put("a page", b"", NEW)
+            return super().entries()
+
+    shelf, rival = Overtaken(), Memory()
+    shelf.rival, rival.things = rival, shelf.things
+    assert roots.claim(shelf, "hpkv-posix") == roots.load(rival, "hpkv-posix")
+
+
+def test_a_place_with_something_else_in_it_is_refused() -> None:
+    shelf = Memory()
+    shelf.put("holiday.jpg", b"", NEW)
+    with pytest.raises(ForeignError, match=r"holds 'holiday\.jpg' and no hpkv\.json"):
+        roots.claim(shelf, "hpkv-posix")
+    assert list(shelf.things) == ["holiday.jpg"]
