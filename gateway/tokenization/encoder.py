@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from gateway.tokenization.gathering import Gathering
 from gateway.tokenization.pool import EncodePool
 from gateway.tokenization.results import TokenIds, token_ids
 from gateway.tokenization.samples import prose, self_test
@@ -16,8 +17,7 @@ from gateway.tokenization.segments import SegmentMemory, Splitter, join
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-# Encoding that takes longer than the way to another thread and back is done there: under load it then runs
-# back to back, in warm caches, and costs less than between requests.
+# Encoding that takes longer than the way to another thread and back is done there.
 INLINE_BUDGET_S = 0.0001
 
 
@@ -43,6 +43,7 @@ class Encoder:
         self._backend = backend
         self._pool = pool
         self.memory = SegmentMemory(capacity)
+        self._gathering = Gathering(pool, self.encode_all, self._remember)
         self._pending: dict[str, asyncio.Future[dict[str, TokenIds]]] = {}
         self._splitter = self._tested_splitter()
         self._affixes = self._find_affixes()
@@ -102,13 +103,16 @@ class Encoder:
             found = self.encode_all(new) if new else {}
             self._remember(found)
         else:
-            job = self._pool.submit(self._estimate_s(new), self.encode_all, new)
+            job = self._gathering.submit(new, self._estimate_s(new))
             long = [segment for segment in new if not self._is_short(segment)]
             self._pending.update(dict.fromkeys(long, job))
-            job.add_done_callback(partial(self._finish, long))
+            job.add_done_callback(partial(self._forget_pending, long))
             jobs.add(job)
         for job in jobs:
             found.update(await asyncio.shield(job))
+        for segment in segments:
+            if segment not in found:
+                segment.encode()  # tells what is wrong
         return found
 
     def _is_short(self, *texts: str) -> bool:
@@ -117,11 +121,9 @@ class Encoder:
     def _estimate_s(self, texts: Sequence[str]) -> float:
         return sum(map(len, texts)) / self.chars_per_s
 
-    def _finish(self, pending: list[str], job: asyncio.Future[dict[str, TokenIds]]) -> None:
-        for segment in pending:
+    def _forget_pending(self, segments: list[str], job: asyncio.Future[dict[str, TokenIds]]) -> None:
+        for segment in segments:
             del self._pending[segment]
-        if not job.cancelled() and job.exception() is None:
-            self._remember(job.result())
 
     def _remember(self, found: dict[str, TokenIds]) -> None:
         for segment, ids in found.items():

@@ -39,16 +39,29 @@ class EncodePool:
         Raises:
             Overloaded: the job would have to wait longer than `max_wait_s`.
         """
+        self.admit(estimate_s)
+        future = self.start(work, *args, **kwargs)
+        future.add_done_callback(lambda _: self.leave(estimate_s))
+        return future
+
+    def admit(self, estimate_s: float) -> None:
+        """Count work that will be started, until it leaves.
+
+        Raises:
+            Overloaded: it would have to wait longer than `max_wait_s`.
+        """
         if self.wait_s > self.max_wait_s:
             self.refused += 1
             raise Overloaded(self.wait_s)
-        future = asyncio.wrap_future(self._executor.submit(work, *args, **kwargs))
         self._ahead_s += estimate_s
-        future.add_done_callback(lambda _: self._leave(estimate_s))
-        return future
 
-    def _leave(self, estimate_s: float) -> None:
+    def leave(self, estimate_s: float) -> None:
+        """Work that was admitted is done."""
         self._ahead_s -= estimate_s
+
+    def start(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
+        """Start or queue a job of admitted work."""
+        return asyncio.wrap_future(self._executor.submit(work, *args, **kwargs))
 
     def close(self) -> None:
         """Drop queued jobs and let the running ones end."""

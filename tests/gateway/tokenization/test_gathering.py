@@ -1,0 +1,91 @@
+import asyncio
+import threading
+
+import pytest
+
+from gateway.tokenization import EncodePool, Overloaded
+from gateway.tokenization.gathering import GATHERED_S, Gathering
+from gateway.tokenization.results import token_ids
+
+SHORT = GATHERED_S / 4
+
+
+class Encoding:
+    """Encodes a text as its length; waits with each call until it may go."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.go = threading.Event()
+
+    def __call__(self, texts):
+        self.calls.append(texts)
+        assert self.go.wait(10)
+        return {text: token_ids([len(text.encode())]) for text in texts}
+
+
+@pytest.fixture
+def encoding() -> Encoding:
+    return Encoding()
+
+
+@pytest.fixture
+def remembered() -> dict:
+    return {}
+
+
+@pytest.fixture
+def gathering(pool: EncodePool, encoding: Encoding, remembered: dict) -> Gathering:
+    return Gathering(pool, encoding, remembered.update)
+
+
+async def test_what_comes_while_the_threads_work_is_encoded_by_one_call(
+    pool, gathering, encoding, remembered
+):
+    jobs = [gathering.submit([text], SHORT) for text in ("a", "bb", "ccc", "dddd")]
+    encoding.go.set()
+    found = await asyncio.gather(*jobs)
+    assert [sorted(each) for each in found] == [["a"], ["bb"], ["ccc", "dddd"], ["ccc", "dddd"]]
+    assert sorted(encoding.calls) == [["a"], ["bb"], ["ccc", "dddd"]]
+    assert sorted(remembered) == ["a", "bb", "ccc", "dddd"]
+    assert pool.wait_s == pytest.approx(0)
+
+
+async def test_nobody_waits_for_much_of_others_text(gathering, encoding):
+    jobs = [gathering.submit([text], SHORT) for text in "ab"]
+    jobs += [gathering.submit([text], 2 * SHORT) for text in "cdef"]
+    jobs.append(gathering.submit(["long"], 2 * GATHERED_S))
+    encoding.go.set()
+    await asyncio.gather(*jobs)
+    assert sorted(encoding.calls) == [["a"], ["b"], ["c", "d", "e"], ["f"], ["long"]]
+
+
+async def test_a_text_that_cannot_be_encoded_is_left_out(gathering, encoding):
+    encoding.go.set()
+    found = await gathering.submit(["good", "\ud800"], SHORT)
+    assert sorted(found) == ["good"]
+
+
+async def test_a_failed_call_fails_its_own_requests_and_the_rest_goes_on(pool, encoding):
+    def fail_on_boom(texts):
+        if "boom" in texts:
+            raise ZeroDivisionError
+        return encoding(texts)
+
+    encoding.go.set()
+    gathering = Gathering(pool, fail_on_boom, lambda encoded: None)
+    jobs = [gathering.submit([text], SHORT) for text in ("boom", "a", "b")]
+    first, *others = await asyncio.gather(*jobs, return_exceptions=True)
+    assert isinstance(first, ZeroDivisionError)
+    assert [sorted(each) for each in others] == [["a"], ["b"]]
+
+
+async def test_gathered_work_counts_as_work_ahead(encoding):
+    pool = EncodePool(workers=1, max_wait_s=2 * SHORT)
+    gathering = Gathering(pool, encoding, lambda encoded: None)
+    jobs = [gathering.submit([text], SHORT) for text in "abc"]
+    with pytest.raises(Overloaded):
+        gathering.submit(["d"], SHORT)
+    encoding.go.set()
+    await asyncio.gather(*jobs)
+    assert pool.wait_s == pytest.approx(0)
+    pool.close()
