@@ -56,4 +56,4 @@ class HpkvConnector(Ours):
         if "hpkv_test_pin_all" in wishes:
             with tiers._state.lock:
                 lease = tiers._state.leases.take(tiers._state.now() + wishes["hpkv_test_pin_all"])
-                lease.add([entry.slot for entry in tiers._state.host.book.entries()])
+                lease.add(tiers._state.host.book.live())

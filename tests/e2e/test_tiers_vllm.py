@@ -82,6 +82,7 @@ def test_text_after_a_hit_in_gpu_host_and_ssd(engine: Tiered, cold: list[Answer]
 
 def test_text_after_a_restart(engine: Tiered, cold: list[Answer]) -> None:
     engine.restart()
+    engine.learn()
     check([engine.complete(tokens) for tokens in PROMPTS], cold)
     assert engine.metrics().loaded() == (0, 20 * 8 * BLOCK, 0)
 
@@ -232,6 +233,7 @@ def test_killed_while_storing(engine: Tiered) -> None:
     engine.disturb()
     engine.start()
     engine.wait_ready()
+    engine.learn()
     fresh = [engine.complete(tokens, cache_salt=f"fresh {n}") for n, tokens in enumerate(prompts)]
     again = [engine.complete(tokens) for tokens in prompts]
     assert [answer.tokens for answer in again] == [answer.tokens for answer in fresh]
