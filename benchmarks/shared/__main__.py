@@ -9,9 +9,14 @@ import typer
 
 from benchmarks.report import Report
 from benchmarks.servers import HOME
-from benchmarks.shared import bucket, matching, posix
+from benchmarks.shared import bucket, matching, mooncake, posix
 
-PARTS = {"match": matching.measure, "object": bucket.measure, "posix": posix.measure}
+PARTS = {
+    "match": matching.measure,
+    "mooncake": mooncake.measure,
+    "object": bucket.measure,
+    "posix": posix.measure,
+}
 
 
 def main(

@@ -6,7 +6,9 @@ stream       store one page after the other, until it is killed; says "going" af
 """
 
 import itertools
+import os
 import sys
+import threading
 
 from cache.stores import open_store
 from cache.tiers.base import Store
@@ -14,10 +16,16 @@ from tests.cache.stores.mooncake.pool import SETTINGS, get, put
 
 
 def stream(store: Store) -> None:
+    threading.Thread(target=end_with_the_test, daemon=True).start()
     for number in itertools.count():
         put(store, number, number + 1)
         if number == 20:
             print("going", flush=True)
+
+
+def end_with_the_test() -> None:
+    sys.stdin.read()
+    os._exit(0)
 
 
 def main(url: str) -> None:

@@ -142,6 +142,7 @@ def test_leased_pages_stay_and_others_make_room(lone_master: Master) -> None:
 
     until(written_over)
     assert Outcome.DONE not in [get(store, n, size) for n in range(4)]
+    assert lone_master.share("lease").store_id == store.store_id, "the root was evicted"
     store.close()
 
 
@@ -179,7 +180,9 @@ def test_pages_of_a_client_that_was_killed_are_misses_and_can_be_stored_again(lo
     store = lone_master.open("dying", "64MiB")
     first = store.store_id
     assert [get(store, n) for n in range(4)] == [Outcome.DONE] * 4
+    put(store, 10, 40)
     dying.kill()
+    assert [get(store, n) for n in range(10, 40)] == [Outcome.DONE] * 30, "they lie in our own segment"
     assert {get(store, n) for n in range(4)} <= {Outcome.FAILED, Outcome.MISSING}
     assert store.available
     until(lambda: tended(store) and put(store, 0, 4) == [Outcome.DONE] * 4 and get(store, 3) is Outcome.DONE)
