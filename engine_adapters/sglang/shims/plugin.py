@@ -2,7 +2,7 @@
 
 import torch
 
-from engine_adapters.sglang.shims import attention, host, pinning
+from engine_adapters.sglang.shims import attention, host
 
 
 def register() -> None:
@@ -11,7 +11,6 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(attention.TARGET, attention.extend, HookType.AROUND)
-    pinning.do_without()
     torch.cpu.Event = host.Event
     if not hasattr(torch.cpu.Stream, "synchronize"):
         torch.cpu.Stream.synchronize = lambda self: None
