@@ -37,9 +37,11 @@ test-fast: $(DEV)/.made debian  ## the tests that need no engine, in about a min
 soak: $(DEV)/.made engine-vllm  ## the long runs
 	$(DEV)/bin/pytest -m soak --timeout=3600
 
-# A test checks compose.yaml with Debian's docker-compose; Mooncake's client is linked with the libraries.
+# A test checks compose.yaml with Debian's docker-compose; others mount with FUSE;
+# Mooncake's client is linked with the libraries.
 debian:
 	@deploy/apt-install docker-compose
+	@deploy/apt-install fusermount3 fuse3
 	@deploy/apt-install libcurl.so.4 libcurl4
 	@deploy/apt-install libibverbs.so.1 libibverbs1
 	@deploy/apt-install libnuma.so.1 libnuma1
