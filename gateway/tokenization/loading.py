@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import logging
 import os
 import threading
 from dataclasses import dataclass
@@ -91,11 +92,15 @@ def _tokenizer(source: str) -> "PreTrainedTokenizerFast":
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+    for library in ("transformers", "huggingface_hub"):  # each writes lines of its own, beside our log's
+        logging.getLogger(library).handlers.clear()
+        logging.getLogger(library).propagate = True
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError, ImportError, KeyError) as error:
         remedy = "Name a folder with the model's tokenizer files, or a hub model that this machine can read"
-        raise TokenizerUnavailable(source, f"{type(error).__name__}: {error}", remedy) from error
+        why = (str(error).strip().splitlines() or ["no message"])[0].rstrip(".'\"")
+        raise TokenizerUnavailable(source, f"{type(error).__name__}: {why}", remedy) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         remedy = "Requests for this model will be routed without knowledge of prefixes"
         raise TokenizerUnavailable(source, f"{type(tokenizer).__name__} has no Rust implementation", remedy)

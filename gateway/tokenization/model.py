@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.tokenization.aside import aside
 from gateway.tokenization.chats import AwkwardRequest, awkward_requests
 from gateway.tokenization.dialects import DIALECTS
 from gateway.tokenization.dialects.base import Question, TemplateOptions, Text, Unrenderable
@@ -96,7 +97,7 @@ class ModelTokenizer:
             give_back_memory()
             return made
 
-        return await asyncio.to_thread(make)
+        return await aside(make)
 
     @property
     def segmented(self) -> bool:
