@@ -7,7 +7,7 @@ for each bucket, so most searches never ask the dictionary.
 Slots are dense, whatever the buckets' load, because callers keep columns by slot, and those are wider than
 what is here. All memory is taken up front and slots never change: growing would stall the event loop.
 
-0 means empty: of a key of 0 no answer is to be believed.
+0 means empty in here, so a key of 0 counts as 1.
 """
 
 import sys
@@ -23,6 +23,7 @@ Slots = npt.NDArray[np.int64]
 WIDTH: Final = 8
 LINE: Final = 8  # words of a cache line
 HALF: Final = np.uint64(32)
+LEAST: Final = np.uint64(1)
 SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing: also keys that are no hashes scatter
 # The byte of a u64 that holds its only set bit 1 << 8c is c = (value * BYTE_INDEX) >> 61.
 BYTE_INDEX: Final = np.uint64(sum(c << (61 - 8 * c) for c in range(WIDTH)))
@@ -78,11 +79,13 @@ class KeyTable:
 
     def find(self, keys: Keys) -> Slots:
         """The slot of each key, or `absent`."""
+        keys = np.maximum(keys, LEAST)
         buckets = self._home(keys)
         return self._search(buckets, self._lines.take(buckets, axis=0), keys)
 
     def insert(self, keys: Keys) -> Slots:
         """The slot of each key, taken if it wasn't there. Keys may repeat. There must be room for all."""
+        keys = np.maximum(keys, LEAST)
         buckets = self._home(keys)
         lines = self._lines.take(buckets, axis=0)
         slots = self._search(buckets, lines, keys)

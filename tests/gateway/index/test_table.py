@@ -82,3 +82,15 @@ def test_slots_are_dense_and_used_again():
         assert table.room == 64 - 22
         table.remove(table.find(values[64:86]))
         assert table.room == 64
+
+
+def test_a_key_of_0_is_a_key_and_no_empty_place():
+    """Whatever an engine sends: it must not take another key's slot."""
+    table = KeyTable(64)
+    assert table.find(keys([0])).tolist() == [table.absent]
+    slots = table.insert(keys([0, 7]))
+    assert table.count == 2
+    table.remove(table.find(keys([0])))
+    assert table.count == 1
+    others = table.insert(keys(range(100, 163)))
+    assert len({*others.tolist(), int(slots[1])}) == 64
