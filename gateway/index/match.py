@@ -79,7 +79,7 @@ def compress(rows: Bits, stride: int) -> Runs:
 
 def overlay(views: list[Runs], width: int) -> Runs:
     """All views in one, where each has runs of its own."""
-    ends = np.unique(np.concatenate([view.ends for view in views]))
+    ends = np.unique(np.concatenate([np.zeros(0, np.int64), *(view.ends for view in views)]))
     rows = np.zeros((len(ends), width), np.uint64)
     for view in views:
         at = np.searchsorted(view.ends, ends)

@@ -27,7 +27,9 @@ Planes = npt.NDArray[np.int64]
 
 SWEEP: Final = 8192
 WORD: Final = 64
-END_MASK: Final = np.uint64(2**32 - 1)
+END_BITS: Final = 24
+"""Of an age's 64: more tokens than a prompt has. The rest counts changes, for years."""
+LAST_END: Final = 2**END_BITS - 1
 
 
 class Plane(IntEnum):
@@ -125,7 +127,7 @@ class Residency:
         """Set a bit of each key; plane and column may be one for all. Returns their rows."""
         rows = self._table.insert(keys)
         self._stamp += 1
-        self._age[rows] = np.uint64(self._stamp << 32) | (END_MASK - ends.astype(np.uint64))
+        self._age[rows] = (self._stamp << END_BITS) + LAST_END - np.minimum(ends, LAST_END)
         at, bit = self._place(rows, planes, columns)
         np.bitwise_or.at(self._flat, at, bit)
         return rows

@@ -70,19 +70,16 @@ class Upkeep:
         self._hide()
 
     def step_clearing(self, clearing: Clearing) -> bool:
-        """Clear some rows; returns whether all are."""
-        moves = [
-            Move(plane, None, plane_of(self._targets.mask(clearing.target, tier), plane))
-            for tier in clearing.tiers
-            for plane in PLANES_OF[tier]
-        ]
-        clearing.at = self._residency.sweep(clearing.at, moves)
-        if clearing.at < self._residency.slots:
-            return False
+        """Clear some rows; returns whether all are, or another clearing of the same tiers, later in the
+        queue, will do it: of a storm of them only the last visits the rows."""
+        if not self._superseded(clearing):
+            clearing.at = self._residency.sweep(clearing.at, self._moves(clearing))
+            if clearing.at < self._residency.slots:
+                return False
+            clearing.target.told.difference_update(clearing.tiers)
         self._pending.subtract((clearing.target, tier) for tier in clearing.tiers)
         self._pending += Counter()  # drops those at zero
         self._hide()
-        clearing.target.told.difference_update(clearing.tiers)
         if clearing.leaving:
             self._targets.release(clearing.target, Tier.SHARED in clearing.tiers)
         return True
@@ -106,6 +103,16 @@ class Upkeep:
             if self._aging.at >= self._residency.slots:
                 self._aging = Aging()
         return bool(self._aging.moves)
+
+    def _superseded(self, clearing: Clearing) -> bool:
+        return all(self._pending[clearing.target, tier] > 1 for tier in clearing.tiers)
+
+    def _moves(self, clearing: Clearing) -> list[Move]:
+        return [
+            Move(plane, None, plane_of(self._targets.mask(clearing.target, tier), plane))
+            for tier in clearing.tiers
+            for plane in PLANES_OF[tier]
+        ]
 
     def _hopeless(self, target: Target, now: float) -> bool:
         if target.silent_since is None:

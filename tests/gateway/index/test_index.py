@@ -4,7 +4,7 @@ import pytest
 from cache.prefix import Extra, PrefixKeys, digest
 from engine_adapters.events import BlockExtra, Cleared, Origin, Tier
 from gateway.index import Index, IndexFullError, Lifetimes, Span, Store
-from gateway.index.residency import SWEEP
+from gateway.index.residency import SWEEP, Plane, Residency
 from tests.gateway.index.engine import A, B, Engine, batch, held, pages, work
 
 PROMPT = list(range(100, 200))  # six blocks of 16 and a rest
@@ -410,3 +410,38 @@ def test_work_comes_in_slices(index, engine):
     work(index)
     assert index.backlog == 0
     assert SWEEP <= 1 << 13
+
+
+def test_of_a_storm_of_clearings_only_the_last_visits_the_rows(engine):
+    index = Index(blocks=8 * SWEEP)
+    for origin in (A, B):
+        index.attach(origin)
+    for i in range(100):
+        index.push(A, [batch([engine.stored([i] * 64)]), Cleared((Tier.GPU,))])
+    index.push(A, [batch([engine.stored(PROMPT)])])
+    index.push(B, [batch([engine.stored(PROMPT)])])
+    slices = 1
+    while index.work(0.0):
+        slices += 1
+    assert slices < 100 + 100 + 8 + 2
+    assert index.match(engine.prompt(PROMPT)).leading().tolist() == [96, 96]
+    assert index.state().blocks == 6
+
+
+def test_ages_are_told_apart_for_years():
+    """Ten thousand changes a second, for a year."""
+    residency = Residency(4096, 64)
+    residency._stamp = 10_000 * 3600 * 24 * 365
+    for keys in (np.array([5, 6], np.uint64), np.array([7, 8], np.uint64)):
+        residency.set(keys, np.array([16, 2**32 - 1]), Plane.GPU, 0)
+    rows = residency.find(np.array([8, 7, 6, 5], np.uint64))
+    assert residency.oldest(rows, 1).tolist() == [2]
+    assert sorted(residency.oldest(rows, 2).tolist()) == [2, 3]
+    assert sorted(residency.oldest(rows, 3).tolist()) == [0, 2, 3]
+
+
+def test_without_replicas_nobody_holds_anything(engine):
+    """The last may leave while a prompt is tokenized."""
+    match = Index(blocks=4096).match(engine.prompt(PROMPT))
+    assert match.origins == ()
+    assert match.tokens.shape == (0, 4)
