@@ -40,6 +40,8 @@ class Knowledge:
         self._model_settings = models
         self._active = active
         self._models: dict[str, ModelKnowledge] = {}
+        # Some to spare: a replica that comes back has another until its old one is cleared.
+        self._caches = len(fleet) * 9 // 8 + 8
         self._pool = EncodePool(
             settings.encode_threads or max(1, (os.cpu_count() or 2) // 2), settings.max_wait_s
         )
@@ -93,21 +95,24 @@ class Knowledge:
     def _changed(self, replica: Replica) -> None:
         if not self._active:
             return
-        for base in {replica.base(model) for model in replica.models}:
-            if replica.up:
-                knowledge = self._of(base)
-                if not knowledge.reads(replica.engine.kind):
-                    knowledge.open(replica.engine.kind, self._opener(base, replica))
-                if replica not in knowledge:
-                    knowledge.join(replica)
-            elif base in self._models:
-                self._models[base].leave(replica)
+        bases = {replica.base(model) for model in replica.models} if replica.up else set()
+        for name, knowledge in self._models.items():
+            if replica in knowledge and name not in bases:
+                knowledge.leave(replica)
+        for base in bases:
+            knowledge = self._of(base)
+            if not knowledge.reads(replica.engine.kind):
+                knowledge.open(replica.engine.kind, self._opener(base, replica))
+            if replica not in knowledge:
+                knowledge.join(replica)
 
     def _of(self, base: str) -> ModelKnowledge:
         knowledge = self._models.get(base)
         if knowledge is None:
             lifetimes = Lifetimes(silent_s=self._settings.silent_s)
-            knowledge = ModelKnowledge(base, self._settings.index_blocks, lifetimes, self._context)
+            knowledge = ModelKnowledge(
+                base, self._settings.index_blocks, self._caches, lifetimes, self._context
+            )
             self._models[base] = knowledge
         return knowledge
 
