@@ -28,10 +28,13 @@ class ModelKnowledge:
     Engines of another kind may make another prompt of the same request, so each kind has a `Reading`.
     """
 
-    def __init__(self, name: str, blocks: int, lifetimes: Lifetimes, context: zmq.asyncio.Context) -> None:
+    def __init__(
+        self, name: str, blocks: int, caches: int, lifetimes: Lifetimes, context: zmq.asyncio.Context
+    ) -> None:
+        """Takes bounds of the index: `blocks` and, for replicas to come and go, `caches`."""
         self.name = name
         self._context = context
-        self.index = Index(blocks, lifetimes=lifetimes)
+        self.index = Index(blocks, caches, lifetimes)
         self.feed = Feed(self.index, time.monotonic)
         self._readings: dict[str, Reading] = {}
         self._replicas: dict[str, Replica] = {}
@@ -113,7 +116,7 @@ class ModelKnowledge:
         endpoint = Endpoint(path)
         read = {
             kind: await reading.tokens(endpoint, body)
-            for kind, reading in self._readings.items()
+            for kind, reading in list(self._readings.items())  # another may be opened meanwhile
             if reading.replicas
         }
         return _prompt(read, seed(lora, body.get("cache_salt")), length)
