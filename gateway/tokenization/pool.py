@@ -24,6 +24,7 @@ class EncodePool:
         self.max_wait_s = max_wait_s
         self.refused = 0
         self._ahead_s = 0.0
+        self._closed = False
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="encode")
 
     @property
@@ -60,9 +61,14 @@ class EncodePool:
         self._ahead_s -= estimate_s
 
     def start(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
-        """Start or queue a job of admitted work."""
+        """Start or queue a job of admitted work; of a closed pool it is cancelled."""
+        if self._closed:
+            dropped: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+            dropped.cancel()
+            return dropped
         return asyncio.wrap_future(self._executor.submit(work, *args, **kwargs))
 
     def close(self) -> None:
         """Drop queued jobs and let the running ones end."""
+        self._closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -89,3 +89,16 @@ async def test_gathered_work_counts_as_work_ahead(encoding):
     await asyncio.gather(*jobs)
     assert pool.wait_s == pytest.approx(0)
     pool.close()
+
+
+async def test_what_waits_when_the_pool_closes_is_dropped_and_not_left_waiting(encoding):
+    pool = EncodePool(workers=1, max_wait_s=5.0)
+    gathering = Gathering(pool, encoding, lambda encoded: None)
+    running, waiting = (gathering.submit([text], SHORT) for text in "ab")
+    pool.close()
+    encoding.go.set()
+    async with asyncio.timeout(10):
+        assert list(await running) == ["a"]
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert pool.wait_s == pytest.approx(0)
