@@ -82,8 +82,8 @@ def _content(message: Message, role: str, where: str, content_format: ContentFor
 def _text(part: object, role: str, where: str) -> list[str]:
     """A part's text, if the template is to see it."""
     kind = part.get("type") if isinstance(part, dict) else None
-    if not isinstance(part, dict) or kind in _MEDIA:
-        raise Unrenderable(Reason.MEDIA if kind in _MEDIA else Reason.SHAPE, where)
+    if not isinstance(part, dict) or not isinstance(kind, str) or kind in _MEDIA:
+        raise Unrenderable(Reason.MEDIA if isinstance(kind, str) else Reason.SHAPE, where)
     if kind in ("thinking", "reasoning") and role == "assistant":
         return []
     if kind != "text" or not isinstance(part.get("text"), str):

@@ -35,7 +35,7 @@ _KINDS = {
     "tool_calls": (list, NoneType),
 }
 
-_PLAIN_ROLES = frozenset({"user", "assistant"})
+_PLAIN_ROLES = ("user", "assistant")  # no set: a client's role may be what can't be hashed
 
 _BILLING_HEADER = "x-anthropic-billing-header"
 
@@ -180,7 +180,7 @@ def _call(call: object, where: str) -> dict[str, Any]:
     identity, name, arguments = call.get("id"), function.get("name"), function.get("arguments")
     if not (isinstance(identity, str) and isinstance(name, str) and isinstance(arguments, str)):
         raise Unrenderable(Reason.SHAPE, where)
-    known = {"arguments": _arguments(arguments), "name": name}
+    known = {"arguments": _arguments(arguments, where), "name": name}
     return _known_first({"id": identity, "function": _known_first(known, function), "type": "function"}, call)
 
 
@@ -188,12 +188,14 @@ def _known_first(known: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
     return {**known, **{name: value for name, value in given.items() if name not in known}}
 
 
-def _arguments(text: str) -> dict[str, Any]:
-    """Arguments that are no JSON object become an empty one."""
+def _arguments(text: str, where: str) -> dict[str, Any]:
+    """Arguments that are no JSON object become an empty one. Raises Unrenderable for too deep ones."""
     try:
         parsed = json.loads(text) if text else {}
     except ValueError:
         return {}
+    except RecursionError as error:
+        raise Unrenderable(Reason.SHAPE, f"{where}.arguments") from error
     return parsed if isinstance(parsed, dict) else {}
 
 

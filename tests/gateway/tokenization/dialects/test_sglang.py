@@ -154,6 +154,7 @@ def test_the_content_format(source: str, expected: str):
         ({"messages": [{"role": "robot", "content": "x"}]}, Reason.REFUSED),
         ({"messages": [{"role": "system", "content": "x", "tools": [{}]}]}, Reason.SHAPE),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, Reason.MEDIA),
+        ({"messages": [{"role": "user", "content": [{"type": ["text"], "text": "x"}]}]}, Reason.SHAPE),
         ({"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}]}, Reason.SHAPE),
         ({"input_ids": [1, -1]}, Reason.SHAPE),
     ],

@@ -14,6 +14,7 @@ CALL = {
     "index": 0,
     "function": {"name": "f", "x": 1, "arguments": '{"b": 1.50}'},
 }
+DEEP = {**CALL, "function": {"name": "f", "arguments": "[" * 100_000}}
 
 
 def texts(*values: str) -> list[dict[str, Any]]:
@@ -119,6 +120,7 @@ def test_one_clients_billing_header_is_dropped_from_system_texts():
         ("no message", Reason.SHAPE),
         ({"content": "x"}, Reason.SHAPE),
         ({"role": 5, "content": "x"}, Reason.SHAPE),
+        ({"role": ["user"], "content": "x"}, Reason.SHAPE),
         ({"role": "user", "content": None}, Reason.REFUSED),
         ({"role": "assistant", "content": None, "tool_calls": None}, Reason.REFUSED),
         ({"role": "function", "content": None}, Reason.REFUSED),
@@ -135,6 +137,7 @@ def test_one_clients_billing_header_is_dropped_from_system_texts():
         ({"role": "assistant", "content": "x", "tool_calls": [{**CALL, "id": None}]}, Reason.SHAPE),
         ({"role": "assistant", "content": "x", "tool_calls": [{**CALL, "type": "custom"}]}, Reason.SHAPE),
         ({"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f"}}]}, Reason.SHAPE),
+        ({"role": "assistant", "tool_calls": [DEEP]}, Reason.SHAPE),
         ({"role": "developer", "content": "x", "tools": []}, Reason.SHAPE),
     ],
 )  # fmt: skip
