@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from cache.errors import SettingsError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _REMEDY = "credentials belong into the environment or a file, see docs/stores.md"
 
 
@@ -40,6 +41,8 @@ def parse(target: str) -> Address:
     """Take a path or URL apart. Raises SettingsError, which repeats no secret, for one with a password."""
     found = _URL.match(target)
     if not found:
+        if "\0" in target or _ONE_SLASH.match(target):
+            raise SettingsError("what is neither a path nor a URL: write a URL with two slashes, s3://…")
         return Address("", "", target, MappingProxyType({}))
     scheme = found[1].lower()
     try:

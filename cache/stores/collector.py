@@ -6,9 +6,9 @@ little memory however large the store is, and one that is killed has done no har
 """
 
 import enum
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from cache.stores.lease import Survey
@@ -19,6 +19,8 @@ DRAFT_SECONDS = 3600.0
 """What is being written for so long has lost its writer."""
 
 _BATCH = 1000
+_BATCH_SECONDS = 0.5
+"""A step is shorter than what counts as hanging, however slow the store is."""
 
 
 class Step(NamedTuple):
@@ -122,6 +124,12 @@ def _remove(shelf: Shelf, entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    rest = iter(entries)
-    while batch := list(islice(rest, _BATCH)):
+    batch: list[Entry] = []
+    until = time.monotonic() + _BATCH_SECONDS
+    for entry in entries:
+        batch.append(entry)
+        if len(batch) == _BATCH or time.monotonic() > until:
+            yield batch
+            batch, until = [], time.monotonic() + _BATCH_SECONDS
+    if batch:
         yield batch

@@ -40,24 +40,25 @@ class Lease:
         try:
             blob = self._shelf.get(NAME)
         except Missing:
-            return self._write(NEW, busy=True, survey=Survey()) and self._settled()
-        _, busy, survey = _parse(blob)
-        if self._shelf.now() - blob.modified < (LEASE_SECONDS if busy else every):
+            return self._write(NEW, _State(busy=True)) and self._settled()
+        found = _parse(blob)
+        age = self._shelf.now() - blob.modified
+        if abs(age) < (LEASE_SECONDS if found.busy else every):  # far ahead: by a clock that was wrong
             return False
-        return self._write(blob.version, busy=True, survey=survey) and self._settled()
+        return self._write(blob.version, found._replace(busy=True)) and self._settled()
 
     def renew(self) -> bool:
         """Say that the work goes on. False if somebody else has taken it."""
         if time.monotonic() - self._renewed < LEASE_SECONDS / 6:
             return True
         blob = self._mine()
-        return blob is not None and self._write(blob.version, busy=True, survey=_parse(blob)[2])
+        return blob is not None and self._write(blob.version, _parse(blob))
 
     def finish(self, survey: Survey) -> None:
         """The work is done; this is what is left."""
         blob = self._mine()
         if blob is not None:
-            self._write(blob.version, busy=False, survey=survey)
+            self._write(blob.version, _State(round=_parse(blob).round + 1, survey=survey))
 
     def _settled(self) -> bool:
         time.sleep(SETTLE_SECONDS)
@@ -68,26 +69,37 @@ class Lease:
             blob = self._shelf.get(NAME)
         except Missing:
             return None
-        return blob if _parse(blob)[0] == self._who else None
+        return blob if _parse(blob).who == self._who else None
 
-    def _write(self, over: str, busy: bool, survey: Survey) -> bool:
-        data = {"who": self._who, "busy": busy, "pages": survey.pages, "bytes": survey.bytes}
+    def _write(self, over: str, state: "_State") -> bool:
+        data = {"who": self._who, "busy": state.busy, "round": state.round, **state.survey._asdict()}
         self._renewed = time.monotonic()
         return self._shelf.put(NAME, json.dumps(data).encode() + b"\n", over)
 
 
-def last_survey(shelf: Shelf) -> Survey:
-    """What the last collector has counted."""
+def last_survey(shelf: Shelf) -> tuple[int, Survey]:
+    """What the last collector has counted, and how many had before: two may count the same."""
     try:
-        return _parse(shelf.get(NAME))[2]
+        state = _parse(shelf.get(NAME))
     except Missing:
-        return Survey()
+        state = _State()
+    return state.round, state.survey
 
 
-def _parse(blob: Blob) -> tuple[str, bool, Survey]:
-    """Who, whether they work, and the last survey; what can't be read is nobody's."""
+class _State(NamedTuple):
+    """What a lease says."""
+
+    who: str = ""
+    busy: bool = False
+    round: int = 0
+    survey: Survey = Survey()
+
+
+def _parse(blob: Blob) -> _State:
+    """What can't be read is nobody's."""
     try:
         found = json.loads(blob.data)
-        return str(found["who"]), bool(found["busy"]), Survey(int(found["pages"]), int(found["bytes"]))
+        survey = Survey(int(found["pages"]), int(found["bytes"]))
+        return _State(str(found["who"]), bool(found["busy"]), int(found["round"]), survey)
     except (ValueError, KeyError, TypeError):
-        return "", False, Survey()
+        return _State()

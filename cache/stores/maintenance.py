@@ -131,6 +131,8 @@ class StoreMaintenance(Maintenance):
 
     def _record(self, entry: Entry) -> Record | None:
         name = parse(entry.name)
+        if entry.bytes < HEADER_BYTES:  # services refuse to give a part of an empty object
+            return None
         try:
             data = self._shelf.get(entry.name, HEADER_BYTES).data
         except Missing:

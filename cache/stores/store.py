@@ -70,6 +70,7 @@ class RecordStore(SharedStore):
         self._clears = 0
         self._own_pages = self._own_bytes = 0
         self._surveys = 0
+        self._told_unwritable = False
         self._lock = threading.Lock()
         self._on_change: OnChange = lambda change: None
 
@@ -177,15 +178,14 @@ class RecordStore(SharedStore):
         try:
             with self.guard.call(Call.TEND):
                 self._follow()
-                self._upkeep.run()
+                self.guard.fine()
+                self._collect()
         except Unavailable:
             return
         except CacheError as error:
-            logger.warning("%s: upkeep failed, will try again: %s", self.shelf.where, error)
+            if self.available:
+                logger.warning("%s", error)
             self.guard.fault(FAULTS)
-        else:
-            self.guard.fine()
-            self._counted()
 
     # -- the rest ---------------------------------------------------------------------------------
 
@@ -199,6 +199,22 @@ class RecordStore(SharedStore):
             self._written.forget()
             with self._lock:
                 self._own_pages, self._own_bytes = -self._upkeep.survey.pages, -self._upkeep.survey.bytes
+
+    def _collect(self) -> None:
+        """Whoever can't, since they may only read or there is no room, can read all the same."""
+        try:
+            self._upkeep.run()
+        except CacheError as error:
+            logger.warning("%s: collecting failed, will try again: %s", self.shelf.where, error)
+        else:
+            self._counted()
+
+    def _unwritable(self, why: str) -> Saved:
+        """It refuses writes, but may well be read."""
+        if not self._told_unwritable:
+            logger.warning("%s can't be written (%s): it is only read", self.shelf.where, why)
+            self._told_unwritable = True
+        return Saved(Outcome.FAILED, False)
 
     def _fits(self, write: Write) -> bool:
         fits = 0 < len(write.page.key) <= KEY_BYTES and total(write.parts) == self.settings.page_bytes

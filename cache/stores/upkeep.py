@@ -32,19 +32,20 @@ class Upkeep:
         self.survey = Survey()
         """What the store held when it was counted last, by whomever."""
         self.surveys = 0
-        """Goes up with each new survey."""
+        """Goes up with each new survey, whatever it finds."""
         self.evictions = 0
 
     def run(self) -> None:
         """Collect for a moment, if it is time and this engine's turn."""
         if self._steps is None and time.monotonic() >= self._due:
             self._due = time.monotonic() + EVERY_SECONDS * random.uniform(0.5, 1.0)
-            self._count(last_survey(self._shelf))
+            self.surveys, self.survey = last_survey(self._shelf)
             if self._lease.take(self._every):
                 limits = self._limits
                 self._steps = collect(self._shelf, self._generation, limits.cap or None, limits.age or None)
-        if self._steps is not None and not self._advance(self._steps):
-            self._steps = None
+        steps, self._steps = self._steps, None  # one that fails ends here
+        if steps is not None and self._advance(steps):
+            self._steps = steps
 
     def _advance(self, steps: Iterator[Step]) -> bool:
         """Go on for a moment; False when there is nothing more to do."""
@@ -58,10 +59,5 @@ class Upkeep:
             if time.monotonic() > until:
                 return True
         self._lease.finish(survey)
-        self._count(survey)
+        self.surveys, self.survey = last_survey(self._shelf)
         return False
-
-    def _count(self, survey: Survey) -> None:
-        if survey != self.survey:
-            self.survey = survey
-            self.surveys += 1

@@ -64,7 +64,9 @@ class Options(NamedTuple):
 def _host_port(text: str, port: str, where: str) -> tuple[str, str]:
     found = re.fullmatch(r"([^:\[\]]+|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}))?", text)
     if not found or int(found[2] or port) > 65535:
-        raise SettingsError(f"{where}: {text!r} is no HOST:PORT: write mooncake://MASTER:{_PORT}")
+        raise SettingsError(
+            f"{where}: the master or admin= is no HOST:PORT: write mooncake://MASTER:{_PORT}?admin=HOST:PORT"
+        )
     return found[1], found[2] or port
 
 

@@ -71,10 +71,10 @@ def connect(address: Address, seconds: float, new: bool) -> "ObjectStore":
             },
             **config,
         )
-    except exceptions.BaseError:
+    except (exceptions.BaseError, ValueError):  # that for a path such as a//b
         raise SettingsError(
-            f"{address}: the client refuses its configuration: check the URL's options and the service's "
-            "variables in the environment, see docs/stores.md"
+            f"{address}: the client refuses its configuration: check the URL's path and options, and the "
+            "service's variables in the environment, see docs/stores.md"
         ) from None
 
 

@@ -1,5 +1,6 @@
 """The `object` store: an object for each page."""
 
+import contextlib
 import functools
 import itertools
 import logging
@@ -107,7 +108,8 @@ class Object(RecordStore):
                 if len(data) >= self.record_bytes():
                     verdict = check(data[:HEADER_BYTES], [payload], namespace, read.key, generation)
                 if verdict is not Verdict.WHOLE:
-                    obstore.delete(self._client, name)
+                    with contextlib.suppress(exceptions.BaseError, OSError):  # who may only read leaves it
+                        obstore.delete(self._client, name)
                     return Outcome.DAMAGED
         except Unavailable:
             return Outcome.FAILED
@@ -139,6 +141,8 @@ class Object(RecordStore):
                 obstore.put(self._client, name, iter([header, *write.parts]), use_multipart=False)
         except Unavailable:
             return Saved(Outcome.DROPPED, False)
+        except exceptions.PermissionDeniedError as error:
+            return self._unwritable(code_of(error))
         except (exceptions.BaseError, OSError) as error:
             return Saved(self._failed("writing to", error), False)
         self.guard.fine()

@@ -27,6 +27,7 @@ _FOLDERS = tuple(re.compile(rf"[0-9a-f]{{{digits}}}") for digits in (16, 32, 2))
 _DEPTH = len(_FOLDERS) + 1
 _FOREIGN = ("lost+found", ".snapshot", ".zfs")
 """What file systems keep at their roots."""
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -54,7 +55,12 @@ class PosixShelf(Shelf):
         """Replacing isn't atomic: of two that replace the same version, the later wins."""
         path = Path(self.where) / name
         with self._explained():
-            draft = self._draft(path, data)
+            try:
+                draft = self._draft(path, data)
+            except OSError as error:
+                if over == NEW or error.errno not in NO_SPACE:
+                    raise
+                return _overwrite(path, data, over)
             try:
                 if over == NEW:
                     return _link(draft, path, data)
@@ -74,7 +80,7 @@ class PosixShelf(Shelf):
     def now(self) -> float:
         """By the file server's clock, which stamps the files."""
         with self._explained():
-            draft = self._draft(Path(self.where) / "now", b"\n")
+            draft = self._draft(Path(self.where) / "now", b"")  # empty: a full store has room for it
             try:
                 return draft.stat().st_mtime
             finally:
@@ -113,8 +119,12 @@ class PosixShelf(Shelf):
 
     def _draft(self, path: Path, data: bytes) -> Path:
         draft = draft_of(path)
-        with draft.open("xb") as file:
-            file.write(data)
+        try:
+            with draft.open("xb") as file:
+                file.write(data)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
         return draft
 
     def _unlink(self, name: str) -> bool:
@@ -171,6 +181,19 @@ def _link(draft: Path, path: Path, data: bytes) -> bool:
                 file.write(data)
         except FileExistsError:
             return False
+    return True
+
+
+def _overwrite(path: Path, data: bytes, over: str) -> bool:
+    """Replace a thing where it lies: a full store must be able to collect and to clear.
+
+    Who reads in this very moment may see a part; then it isn't valid, and is read again.
+    """
+    with path.open("r+b", buffering=0) as file:
+        if _version(os.fstat(file.fileno())) != over:
+            return False
+        file.write(data)
+        file.truncate(len(data))
     return True
 
 

@@ -1,9 +1,11 @@
 """The `posix` store: a file for each page, in a folder that many machines mount."""
 
+import contextlib
 import errno
 import functools
 import itertools
 import logging
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -16,7 +18,7 @@ from cache.stores.guard import Call, Unavailable
 from cache.stores.names import name_of
 from cache.stores.parallel import Hands
 from cache.stores.posix.files import Files
-from cache.stores.posix.folder import KIND, PosixShelf, make_folder
+from cache.stores.posix.folder import KIND, NO_SPACE, PosixShelf, make_folder
 from cache.stores.presence import Hint
 from cache.stores.store import RecordStore, Saved
 from cache.tiers.base import Hold, Outcome, Read, Write
@@ -24,7 +26,7 @@ from cache.tiers.base import Hold, Outcome, Read, Write
 logger = logging.getLogger(__name__)
 
 _LOOKERS = 8
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 _GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
 """Removed, also by another machine while it was open here."""
 _NOTED_SECONDS = 600.0
@@ -100,7 +102,7 @@ class Posix(RecordStore):
             except Unavailable:
                 return
             except OSError as error:
-                if error.errno not in _GONE:
+                if error.errno not in (*_GONE, *_READ_ONLY):
                     self._failed("noting a use in", error)
                     return
 
@@ -113,7 +115,8 @@ class Posix(RecordStore):
             with self.guard.call(Call.READ):
                 verdict = self._files.read(name, namespace, read.key, read.into, generation)
                 if verdict is not Verdict.WHOLE:
-                    self._files.unlink(name)
+                    with contextlib.suppress(OSError):  # whoever may only read leaves it to others
+                        self._files.unlink(name)
         except Unavailable:
             return Outcome.FAILED
         except OSError as error:
@@ -133,8 +136,10 @@ class Posix(RecordStore):
         except Unavailable:
             return Saved(Outcome.DROPPED, False)
         except OSError as error:
-            if error.errno in _NO_SPACE:
+            if error.errno in NO_SPACE:
                 return Saved(Outcome.FULL, False)
+            if error.errno in _READ_ONLY:
+                return self._unwritable(os.strerror(error.errno))
             return Saved(self._failed("writing to", error), False)
         self.guard.fine()
         return Saved(Outcome.DONE, new)

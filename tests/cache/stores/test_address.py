@@ -37,3 +37,10 @@ def test_refuses_secrets_and_does_not_repeat_them(url: str) -> None:
 def test_an_unknown_kind_is_named() -> None:
     with pytest.raises(SettingsError, match="ftp:// names no kind of store"):
         open_store("ftp://host/path", Settings(page_bytes=4096))
+
+
+@pytest.mark.parametrize("target", ["s3:/bucket/prefix", "s3:/AKIA:hunter2@bucket", "/mnt/\0kv"])
+def test_what_is_neither_a_path_nor_a_url(target: str) -> None:
+    with pytest.raises(SettingsError, match="neither") as caught:
+        parse(target)
+    assert "hunter2" not in str(caught.value)

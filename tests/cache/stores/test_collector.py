@@ -1,9 +1,11 @@
 """What a collector takes, and what it leaves."""
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
 
+from cache.stores import collector
 from cache.stores.collector import DRAFT_SECONDS, collect
 from cache.stores.names import name_of, parse
 from cache.stores.shelf import NEW
@@ -96,3 +98,13 @@ def test_it_goes_by_steps(shelf: Memory) -> None:
     for number in range(2500):
         put(shelf, number)
     assert len(list(collect(shelf, lambda: NOW, None, None))) == 3
+
+
+def test_a_step_on_a_slow_store_is_short(shelf: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(100):
+        put(shelf, number)
+    now = itertools.count(0.0, 0.1)
+    monkeypatch.setattr(collector.time, "monotonic", lambda: next(now))
+    steps = list(collect(shelf, lambda: NOW, None, None))
+    assert len(steps) > 10
+    assert steps[-1].survey.pages == 100

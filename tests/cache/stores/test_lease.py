@@ -21,11 +21,11 @@ def test_one_has_it_until_it_is_done(shelf: Memory) -> None:
     assert first.take(0)
     assert not second.take(0)
     first.finish(Survey(3, 300))
-    assert last_survey(shelf) == Survey(3, 300)
+    assert last_survey(shelf) == (1, Survey(3, 300))
     assert not second.take(60)  # not yet due
     shelf.time += 60
     assert second.take(60)
-    assert last_survey(shelf) == Survey(3, 300)
+    assert last_survey(shelf) == (1, Survey(3, 300))
     assert not first.take(0)
 
 
@@ -62,7 +62,7 @@ def test_who_was_taken_for_dead_notices_at_the_next_renewal(
     assert second.take(0)
     assert not slow.renew()
     slow.finish(Survey(9, 9))
-    assert last_survey(shelf) == Survey()
+    assert last_survey(shelf) == (0, Survey())
 
 
 def test_of_many_at_once_one_gets_it(shelf: Memory) -> None:
@@ -78,5 +78,21 @@ def test_of_many_at_once_one_gets_it(shelf: Memory) -> None:
 
 def test_what_cannot_be_read_is_nobodys(shelf: Memory) -> None:
     shelf.put(lease.NAME, b"\xff", "")
-    assert last_survey(shelf) == Survey()
+    assert last_survey(shelf) == (0, Survey())
     assert Lease(shelf).take(0)
+
+
+def test_a_clock_that_was_wrong_keeps_nobody_from_it(shelf: Memory) -> None:
+    ahead = Lease(shelf)
+    shelf.time += 86400
+    assert ahead.take(0)
+    shelf.time -= 86400
+    assert Lease(shelf).take(0)
+
+
+def test_two_that_count_the_same_are_two(shelf: Memory) -> None:
+    for number in (1, 2):
+        one = Lease(shelf)
+        assert one.take(0)
+        one.finish(Survey(3, 300))
+        assert last_survey(shelf) == (number, Survey(3, 300))

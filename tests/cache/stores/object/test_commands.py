@@ -80,3 +80,10 @@ def test_refusals_are_one_line_without_secrets(
         assert len(result.output.splitlines()) == 1
         assert "thisisverysecret" not in result.output
         assert s3.key not in result.output
+
+
+def test_an_empty_object_holds_up_nothing(url: str, store: Object) -> None:
+    obstore.put(store._client, name(store, key(4)), b"")
+    assert left(url) == [0, 1, 2, 3, 5]
+    assert run("clear", url, "--tenant", "7", "--yes").output == "3 pages removed\n"
+    assert left(url) == [3, 5]

@@ -5,7 +5,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import obstore
 import pytest
+from obstore import exceptions
 
 from cache.errors import CacheError, FolderError, ForeignError, SettingsError
 from cache.stores.object import Object
@@ -86,7 +88,7 @@ def test_missing_credentials_are_named(s3: S3, prefix: str, monkeypatch: pytest.
         make(s3.url(prefix), io_seconds=0.5)
 
 
-@pytest.mark.parametrize("url", ["s3:///prefix", "file://host/path", "gs:///"])
+@pytest.mark.parametrize("url", ["s3:///prefix", "file://host/path", "gs:///", "s3://bucket/a//b"])
 def test_urls_that_name_nothing(url: str) -> None:
     with pytest.raises(SettingsError):
         make(url)
@@ -197,3 +199,16 @@ def test_a_clear_that_fails_says_so(store: Object, proxy: Proxy) -> None:
     proxy.fault = "500"
     with pytest.raises(CacheError, match="the service answers 500"):
         store.clear()
+
+
+def test_who_may_only_read_reads(s3: S3, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make(s3.url(prefix))
+    assert put(store, 0, 3) == [Outcome.DONE] * 3
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise exceptions.PermissionDeniedError("status code: 403: <Code>AccessDenied</Code>")
+
+    monkeypatch.setattr(obstore, "put", refuse)
+    assert put(store, 10, 20) == [Outcome.FAILED] * 10
+    store.tend()
+    assert [get(store, number) for number in range(3)] == [Outcome.DONE] * 3

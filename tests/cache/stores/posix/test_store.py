@@ -21,6 +21,7 @@ from cache.stores.names import name_of
 from cache.stores.posix import Posix
 from cache.testing import PAGE_BYTES, SPACE, StoreContract, content, key, page
 from cache.tiers.base import Outcome, Read, Store, Write
+from tests.cache import mounts
 
 RECORD = HEADER_BYTES + PAGE_BYTES
 
@@ -316,4 +317,77 @@ def test_what_is_written_during_a_clear_does_not_stay(tmp_path: Path, tenant: in
     assert store.write(SPACE, [Write(page(0, 7), [content(0)], 1)]) == [Outcome.DROPPED]
     assert not path.exists()
     assert store.find(SPACE, [key(0)]) == [False]
+    store.close()
+
+
+def test_usage_stays_right_where_each_round_leaves_as_much(tmp_path: Path) -> None:
+    stores = [make(tmp_path / "s", cap=10 * RECORD) for _ in range(2)]
+    for round_ in range(4):
+        put(stores[0], 10 * round_, 10 * round_ + 10)
+        lease = tmp_path / "s" / "collector.json"
+        if lease.exists():
+            os.utime(lease, (1, 1))
+        for store in stores:
+            store._upkeep._due = 0.0
+            store.tend()
+        assert [store.usage().pages for store in stores] == [10, 10]
+    for store in stores:
+        store.close()
+
+
+def fill(folder: Path) -> None:
+    with (folder / "filling").open("wb", buffering=0) as file:
+        while True:
+            try:
+                file.write(bytes(4096))
+            except OSError:
+                return
+
+
+def test_a_full_file_system_is_read_collected_and_cleared(tmp_path: Path) -> None:
+    with mounts.memory(tmp_path / "m", "1m") as mount:
+        store = make(mount / "s", cap=20 * RECORD)
+        store.tend()
+        assert put(store, 0, 40) == [Outcome.DONE] * 40
+        fill(mount)
+        assert put(store, 100, 101) == [Outcome.FULL]
+        os.utime(mount / "s" / "collector.json", (1, 1))
+        store._upkeep._due = 0.0
+        store.tend()
+        assert store.available
+        assert store.usage().pages == 20
+        assert drafts(mount) == []
+        fill(mount)
+        assert store.clear() == 20
+        assert put(store, 0, 1) == [Outcome.DONE]
+        store.close()
+
+
+def test_where_it_may_only_read_it_reads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with mounts.memory(tmp_path / "m", "1m") as mount:
+        other = make(mount / "s")
+        put(other, 0, 10)
+        damaged = path_of(other, key(9))
+        damaged.write_bytes(bytes(RECORD))
+        subprocess.run(["mount", "-o", "remount,ro", str(mount)], check=True)
+        store = make(mount / "s")
+        assert put(store, 20, 30) == [Outcome.FAILED] * 10
+        store.tend()
+        assert {get(store, 9) for _ in range(5)} == {Outcome.DAMAGED}
+        assert [get(store, number) for number in range(9)] == [Outcome.DONE] * 9
+        assert caplog.text.count("it is only read") == 1
+        store.close()
+        other.close()
+
+
+def test_a_folder_that_goes_away_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = make(tmp_path / "s")
+    (tmp_path / "s").rename(tmp_path / "t")
+    for _ in range(5):
+        store.tend()
+    assert not store.available
+    assert caplog.text.count("it isn't a store, or isn't mounted") == 1
+    (tmp_path / "t").rename(tmp_path / "s")
+    store.tend()
+    assert store.available
     store.close()
