@@ -8,7 +8,7 @@ little memory however large the store is, and one that is killed has done no har
 import enum
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import NamedTuple
 
 from cache.stores.lease import Survey
@@ -18,7 +18,6 @@ from cache.stores.shelf import DRAFT, Entry, Shelf
 DRAFT_SECONDS = 3600.0
 """What is being written for so long has lost its writer."""
 
-_BATCH = 1000
 _BATCH_SECONDS = 0.5
 """A step is shorter than what counts as hanging, however slow the store is."""
 
@@ -74,7 +73,7 @@ def collect(
     """Collect, step by step; `generation` reads the store's current one."""
     judge = _Judge(generation, shelf.now(), older_than)
     minutes, pages = Counter[int](), 0
-    for batch in _batches(shelf.entries()):
+    for batch in _batches(shelf):
         fates = [judge.fate(entry) for entry in batch]
         for entry, fate in zip(batch, fates, strict=True):
             if fate is _Fate.STAYS:
@@ -85,14 +84,15 @@ def collect(
         yield Step(removed, fates.count(_Fate.IS_OLD), Survey(pages, minutes.total()))
     survey = Survey(pages, minutes.total())
     if most_bytes is not None and survey.bytes > most_bytes:
-        yield from _trim(shelf, judge, minutes, survey, most_bytes)
-    shelf.tidy()
+        survey = yield from _trim(shelf, judge, minutes, survey, most_bytes)
+    for _ in shelf.tidy():
+        yield Step((), 0, survey)
 
 
 def _trim(
     shelf: Shelf, judge: _Judge, minutes: Counter[int], survey: Survey, most_bytes: int
-) -> Iterator[Step]:
-    """Remove what was used longest ago, until no more than `most_bytes` are left."""
+) -> Generator[Step, None, Survey]:
+    """Remove what was used longest ago, until no more than `most_bytes` are left; returns what is."""
     excess, cut = survey.bytes - most_bytes, 0
     for cut in sorted(minutes):
         if minutes[cut] >= excess:
@@ -108,10 +108,11 @@ def _trim(
             return excess + entry.bytes > 0
         return True
 
-    for batch in _batches(shelf.entries()):
+    for batch in _batches(shelf):
         removed = _remove(shelf, list(filter(goes, batch)))
         survey = Survey(survey.pages - len(removed), survey.bytes - sum(entry.bytes for entry in removed))
         yield Step(removed, len(removed), survey)
+    return survey
 
 
 def _minute(entry: Entry) -> int:
@@ -123,12 +124,12 @@ def _remove(shelf: Shelf, entries: Sequence[Entry]) -> list[Entry]:
     return [entry for entry, gone in zip(entries, removed, strict=True) if gone]
 
 
-def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+def _batches(shelf: Shelf) -> Iterator[list[Entry]]:
     batch: list[Entry] = []
     until = time.monotonic() + _BATCH_SECONDS
-    for entry in entries:
+    for entry in shelf.entries():
         batch.append(entry)
-        if len(batch) == _BATCH or time.monotonic() > until:
+        if len(batch) == shelf.batch or time.monotonic() > until:
             yield batch
             batch, until = [], time.monotonic() + _BATCH_SECONDS
     if batch:

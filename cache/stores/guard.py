@@ -57,8 +57,7 @@ class Guard:
         """Whether the store may be asked now."""
         now = self._now()
         with self._lock:
-            overdue = bool(self._running) and now - next(iter(self._running.values())) > self._seconds
-            available = not overdue and now >= self._closed_until
+            available = not self._overdue() and now >= self._closed_until
             if available < self._answered:
                 logger.warning("%s is out of reach: all is a miss until it answers again", self._where)
                 self._answered = False
@@ -88,6 +87,8 @@ class Guard:
         if self._faults or not self._answered:
             with self._lock:
                 self._faults, self._closed_until = 0, 0.0
+                if self._overdue():
+                    return
                 if not self._answered:
                     logger.warning("%s answers again", self._where)
                 self._answered = True
@@ -99,3 +100,7 @@ class Guard:
             if self._faults >= FAULTS:
                 pause = PAUSE_SECONDS * 2.0 ** min(self._faults - FAULTS, 10)
                 self._closed_until = self._now() + min(pause, LONGEST_PAUSE_SECONDS)
+
+    def _overdue(self) -> bool:
+        """Whether the oldest call hangs."""
+        return bool(self._running) and self._now() - next(iter(self._running.values())) > self._seconds

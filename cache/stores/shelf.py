@@ -44,6 +44,8 @@ class Shelf(ABC):
     """The store, for messages."""
     width: int = 8
     """How many calls at once are worth while."""
+    batch: int = 100
+    """How many things to remove with one call."""
 
     @abstractmethod
     def entries(self) -> Iterator[Entry]:
@@ -65,5 +67,6 @@ class Shelf(ABC):
     def now(self) -> float:
         """The store's clock, seconds since 1970."""
 
-    def tidy(self) -> None:  # noqa: B027 - a store may have no folders
-        """Remove empty folders of ours."""
+    def tidy(self) -> Iterator[None]:
+        """Remove empty folders of ours, a few at each step."""
+        return iter(())

@@ -34,6 +34,7 @@ class ObjectShelf(Shelf):
     """Things in a bucket, under a prefix."""
 
     width = 32
+    batch = 1000
 
     def __init__(self, client: "ObjectStore", where: str) -> None:
         self.client = client

@@ -86,20 +86,21 @@ class PosixShelf(Shelf):
             finally:
                 draft.unlink(missing_ok=True)
 
-    def tidy(self) -> None:
+    def tidy(self) -> Iterator[None]:
         """Writers make a folder again if it goes before their eyes."""
         with self._explained():
-            self._prune(Path(self.where), _FOLDERS)
+            yield from self._prune(Path(self.where), _FOLDERS)
 
-    def _prune(self, folder: Path, below: Sequence[re.Pattern[str]]) -> None:
+    def _prune(self, folder: Path, below: Sequence[re.Pattern[str]]) -> Iterator[None]:
         """Remove a folder's sub-folders of ours that are empty; none of the last level is read for it."""
         with os.scandir(folder) as found:
             ours = [Path(entry.path) for entry in found if below[0].fullmatch(entry.name) and entry.is_dir()]
         for path in ours:
             with contextlib.suppress(OSError):
                 if len(below) > 1:
-                    self._prune(path, below[1:])
+                    yield from self._prune(path, below[1:])
                 path.rmdir()
+            yield
 
     def _walk(self, below: str, depth: int) -> Iterator[Entry]:
         try:

@@ -7,6 +7,7 @@ from cache.stores.shelf import NEW, Blob, Entry, Missing, Shelf
 
 class Memory(Shelf):
     where = "memory"
+    batch = 1000
 
     def __init__(self) -> None:
         self.things: dict[str, Blob] = {}

@@ -96,3 +96,16 @@ def test_says_once_that_it_is_gone_and_once_that_it_is_back(
         "/mnt/kv is out of reach: all is a miss until it answers again",
         "/mnt/kv answers again",
     ]
+
+
+def test_it_has_not_answered_while_a_call_hangs(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    guard = Guard("here", 5.0, 2, clock)
+    with guard.call(Call.READ):
+        clock.now = 6.0
+        for _ in range(3):
+            guard.fine()
+            assert not guard.available
+    guard.fine()
+    assert guard.available
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["here is out of reach: all is a miss until it answers again", "here answers again"]

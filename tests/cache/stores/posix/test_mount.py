@@ -187,3 +187,24 @@ def test_nothing_is_written_to_an_empty_mount_point(store: Posix, mount: Mount) 
     folder.rename(store.shelf.where)
     until(lambda: store.tend() is None and store.available)
     assert get(store, 0) is Outcome.DONE
+
+
+@pytest.mark.slow
+def test_collecting_on_a_slow_mount_keeps_nobody_out(mount: Mount) -> None:
+    settings = Settings(page_bytes=PAGE_BYTES, io_seconds=3.0)
+    store = Posix(mount.path / "collected", settings)
+    assert put(store, 0, 180) == {Outcome.DONE}
+    time.sleep(1.1)
+    mount.tell("delay 0.008")  # all of it takes much longer than a call may
+    begin, out = time.monotonic(), 0
+    upkeep = threading.Thread(
+        target=lambda: until(lambda: store.tend() is None and store._upkeep.surveys == 1)
+    )
+    upkeep.start()
+    while upkeep.is_alive():
+        out += not store.available
+        time.sleep(0.01)
+    assert store.usage().pages == 180
+    assert time.monotonic() - begin > settings.io_seconds
+    assert out == 0
+    store.close()

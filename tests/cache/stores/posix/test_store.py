@@ -184,7 +184,7 @@ def test_folders_that_go_while_pages_are_written_are_made_again(tmp_path: Path) 
     put(store, 0, 1)
     folder = path_of(store, key(0)).parent
     path_of(store, key(0)).unlink()
-    store.shelf.tidy()
+    list(store.shelf.tidy())
     assert not folder.exists()
     assert put(store, 0, 1) == [Outcome.DONE]
     store.close()
