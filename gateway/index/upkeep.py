@@ -120,7 +120,8 @@ class Upkeep:
             if expecting is not None and now - expecting > self._lifetimes.silent_s:
                 target.silent_since = now
             return False
-        return bool(target.told) and now - target.silent_since > self._lifetimes.approximate_s
+        doubted = any((target, tier) not in self._pending for tier in target.told)
+        return doubted and now - target.silent_since > self._lifetimes.approximate_s
 
     def _half_life(self, target: Target) -> float:
         events = target.sends_events and target.silent_since is None

@@ -51,15 +51,15 @@ async def test_what_is_pushed_is_applied(feed, index, engine):
 
 
 async def test_requests_come_between_slices(feed, engine):
-    """Event loop stalls: no slice of a storm holds the loop long."""
+    """Event loop stalls: no slice of a storm holds the loop long. (In CPU time: neighbours hold it, too.)"""
     storm = [batch([engine.stored([i] * 16 * 400)]) for i in range(100)]
     await drained(feed)
     feed.push(A, storm)
     longest, turns = 0.0, 0
     while feed.backlog:
-        began = time.perf_counter()
+        began = time.thread_time()
         await asyncio.sleep(0)
-        longest = max(longest, time.perf_counter() - began)
+        longest = max(longest, time.thread_time() - began)
         turns += 1
     assert turns >= 40
     assert longest < 0.05

@@ -445,3 +445,17 @@ def test_without_replicas_nobody_holds_anything(engine):
     match = Index(blocks=4096).match(engine.prompt(PROMPT))
     assert match.origins == ()
     assert match.tokens.shape == (0, 4)
+
+
+def test_what_a_silent_replica_said_is_forgotten_however_slow_the_clearing(engine):
+    index = Index(blocks=8 * SWEEP)
+    index.attach(A)
+    tell(index, A, engine.stored(PROMPT))
+    index.predict(engine.prompt(PROMPT[::-1]), A, now=0.0)
+    for now in (32.0, 64.0):
+        work(index, now)
+    for second in range(30):
+        index.work(700.0 + second)
+    assert not index.work(729.0)
+    assert held(index, engine.prompt(PROMPT), A) == 0
+    assert index.state().blocks == 0
