@@ -160,6 +160,11 @@ class Pool:
             replica.heal()
         return replicas
 
+    def end(self) -> None:
+        """End them all: the next test starts engines of its own."""
+        while self._running:
+            self._running.popitem()[1].kill()
+
     def _started(self, name: str, cores: tuple[int, ...]) -> Replica:
         kind, extra = ENGINES[name]
         each = fleet.ENGINE_MEMORY + machine.GIB + options.SMALL_MODEL_BYTES

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from tests.e2e.tiered import BLOCK, PAGE_BYTES, THRESHOLD, Answer, Tiered, crew_of, prompt, until
-from tests.engines import MODEL
+from tests.engines import MODEL, Pool
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -22,8 +22,8 @@ PROMPTS = [prompt(100 + number, 8 * BLOCK + number) for number in range(20)]
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Tiered]:
-    with crew_of("tiers") as (crew, folder):
+def engine(engine_pool: Pool) -> Iterator[Tiered]:
+    with crew_of("tiers", engine_pool) as (crew, folder):
         tiers = {"host": "512MiB", "ssd": {"path": str(folder / "ssd"), "cap": "1GiB", "free_floor": 0}}
         environment = {"HPKV_CACHE__LOAD_S": str(LOAD_SECONDS)}
         started = Tiered("tiers", folder, crew, tiers, environment=environment)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.tiered import BLOCK, FLAGS, PAGE_BYTES, Tiered, crew_of, prompt, until
+from tests.engines import Pool
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 
@@ -19,8 +20,8 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Tiered]:
-    with crew_of("load") as (crew, folder):
+def engine(engine_pool: Pool) -> Iterator[Tiered]:
+    with crew_of("load", engine_pool) as (crew, folder):
         tiers = {
             "host": HOST_PAGES * PAGE_BYTES,
             "ssd": {"path": str(folder / "ssd"), "cap": SSD_PAGES * (PAGE_BYTES + 4096), "free_floor": 0},

@@ -12,7 +12,7 @@ import pytest
 
 from engine_adapters.up.crew import Crew
 from tests.e2e.tiered import BLOCK, FLAGS, Answer, Tiered, crew_of, prompt, until
-from tests.engines import HOME, MODEL
+from tests.engines import HOME, MODEL, Pool
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -40,8 +40,8 @@ class Place(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Place]:
-    with crew_of("namespaces") as (crew, folder):
+def place(engine_pool: Pool) -> Iterator[Place]:
+    with crew_of("namespaces", engine_pool) as (crew, folder):
         first = Place(crew, folder, [], None).replica("first")  # type: ignore[arg-type]
         first.wait_ready()
         cold = [first.complete(tokens) for tokens in PROMPTS]

@@ -20,7 +20,7 @@ from engine_adapters.up.crew import Crew
 from engine_adapters.up.progress import Progress
 from engine_adapters.up.state import Folder
 from engine_adapters.vllm import cpu
-from tests.engines import HOME, MODEL, Replica, free_port
+from tests.engines import HOME, MODEL, Pool, Replica, free_port
 
 ROOT = Path(__file__).parents[2]
 BLOCK = 32
@@ -199,10 +199,11 @@ class Metrics:
 
 
 @contextlib.contextmanager
-def crew_of(name: str) -> Iterator[tuple[Crew, Path]]:
+def crew_of(name: str, pool: Pool) -> Iterator[tuple[Crew, Path]]:
     """The processes of one test module, and a folder for what they store; both end with it."""
     folder = Folder(HOME / "test-engines" / f"{name}-{os.getpid()}")
     folder.path.mkdir(parents=True)
+    pool.end()
     machine.require_memory(1, fleet.ENGINE_MEMORY + 2 * machine.GIB, machine.available_memory())
     crew = Crew(folder, "")
     try:
