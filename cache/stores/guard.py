@@ -50,6 +50,7 @@ class Guard:
         self._faults = 0
         self._closed_until = 0.0
         self._answered = True
+        self._closed = False
         self._lock = threading.Lock()
 
     @property
@@ -71,16 +72,31 @@ class Guard:
         permits = self._permits.get(kind)
         if permits is not None and not permits.acquire(timeout=self._seconds):
             raise Unavailable
-        with self._lock:
-            token = next(self._tokens)
-            self._running[token] = self._now()
         try:
-            yield
-        finally:
             with self._lock:
-                del self._running[token]
+                if self._closed:
+                    raise Unavailable
+                token = next(self._tokens)
+                self._running[token] = self._now()
+            try:
+                yield
+            finally:
+                with self._lock:
+                    del self._running[token]
+        finally:
             if permits is not None:
                 permits.release()
+
+    def close(self, seconds: float) -> bool:
+        """Let nobody in any more; False if somebody is still inside after so many seconds."""
+        deadline = time.monotonic() + seconds
+        with self._lock:
+            self._closed = True
+        while self._running:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.001)
+        return True
 
     def fine(self) -> None:
         """The store has answered."""

@@ -36,6 +36,10 @@ class MooncakeShelf(Shelf):
         self.where = options.where
         self._buffers = Buffers(client, large=1 << 62)
 
+    def close(self) -> None:
+        """Ask the client nothing any more: one that has ended takes the process with it."""
+        self.client = _Ended(self.where)
+
     def key(self, name: str) -> str:
         """What a thing is called in Mooncake."""
         return f"{self.options.prefix}/{name}"
@@ -123,3 +127,13 @@ class MooncakeShelf(Shelf):
         if code == Code.NO_ROOM:
             raise FolderError(f"{self.where} has no room: let clients lend more memory (segment=4GiB)")
         return code
+
+
+class _Ended:
+    """In a client's place."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __getattr__(self, name: str) -> Any:
+        raise FolderError(f"{self._where} is closed")

@@ -13,7 +13,7 @@ from cache.record import HEADER_BYTES, Stamp, Verdict, check, seal
 from cache.stores.base import Settings
 from cache.stores.guard import FAULTS, Call, Unavailable
 from cache.stores.mooncake.buffers import Buffers, Headers
-from cache.stores.mooncake.client import Client, Code, near, part
+from cache.stores.mooncake.client import ANSWER_SECONDS, Client, Code, near, part
 from cache.stores.mooncake.maintenance import MooncakeMaintenance
 from cache.stores.mooncake.options import Options
 from cache.stores.mooncake.shelf import KIND, MooncakeShelf
@@ -114,6 +114,10 @@ class Mooncake(RecordStore):
 
     def close(self) -> None:  # noqa: D102
         self._hands.close()
+        self._mooncake.close()
+        if not self.guard.close(ANSWER_SECONDS):
+            logger.warning("%s: a call hangs; its client is left as it is", self.shelf.where)
+            return
         self._buffers.close()
         part(self._client, self._mooncake.options)
 

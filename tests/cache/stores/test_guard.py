@@ -109,3 +109,22 @@ def test_it_has_not_answered_while_a_call_hangs(clock: Clock, caplog: pytest.Log
     assert guard.available
     said = [record.getMessage() for record in caplog.records]
     assert said == ["here is out of reach: all is a miss until it answers again", "here answers again"]
+
+
+def test_who_closes_it_waits_for_those_inside_and_lets_nobody_in() -> None:
+    guard, inside, go = Guard("here", 5.0, 2), Event(), Event()
+
+    def stay() -> None:
+        with guard.call(Call.READ):
+            inside.set()
+            go.wait(30)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(stay)
+        assert inside.wait(30)
+        assert not guard.close(0.01)
+        for kind in Call:
+            with pytest.raises(Unavailable), guard.call(kind):
+                pass
+        go.set()
+        assert guard.close(30)

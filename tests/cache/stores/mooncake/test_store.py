@@ -149,3 +149,15 @@ def test_limits_are_mooncakes_own(master: Master) -> None:
 def test_a_pool_without_memory_says_so(lone_master: Master) -> None:
     with pytest.raises(FolderError, match="let clients lend more memory"):
         lone_master.share("empty")
+
+
+def test_a_closed_store_has_nothing_and_may_be_closed_again(master: Master) -> None:
+    store = master.open("closed")
+    assert put(store, 0, 1) == [Outcome.DONE]
+    store.close()
+    assert get(store, 0) is Outcome.FAILED
+    assert put(store, 1, 2) == [Outcome.DROPPED]
+    store.tend()
+    with pytest.raises(FolderError, match="is closed"):
+        store.clear()
+    store.close()
