@@ -91,8 +91,8 @@ def _roomy(replicas: list[Replica], context: RequestContext) -> list[Replica]:
     """Those whose context holds the prompt; all, if none does: then one of them shall say so."""
     if context.prompt.keys is None:
         return replicas
-    # One may have unloaded the model while the prompt was tokenized; it shall say so itself.
+    # One may have unloaded the model while the prompt was tokenized.
     cards = ((replica, replica.models.get(context.model)) for replica in replicas)
-    longest = ((replica, card.max_model_len if card else None) for replica, card in cards)
-    fitting = [replica for replica, most in longest if most is None or most > context.prompt.tokens]
+    lengths = ((replica, card.max_model_len) for replica, card in cards if card is not None)
+    fitting = [replica for replica, most in lengths if most is None or most > context.prompt.tokens]
     return fitting or replicas
