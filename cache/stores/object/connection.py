@@ -6,6 +6,7 @@ az://CONTAINER/PREFIX?account=…&endpoint=…         AZURE_STORAGE_… variabl
 file:///PATH                                       a local folder, as objects
 """
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +22,7 @@ from cache.stores.object.profile import Profile
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
+_ENDPOINT = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+(?:/[A-Za-z0-9._~/-]*)?")
 _RETRIES = 1
 """One more try evens out a server that sheds load; more would take longer than recomputing."""
 
@@ -50,6 +52,9 @@ def connect(address: Address, seconds: float, new: bool) -> "ObjectStore":
     address.allow([*service.options, "profile"] if address.scheme == "s3" else service.options)
     if not address.host:
         raise SettingsError(f"{address} names no bucket: write {address.scheme}://BUCKET/PREFIX")
+    endpoint = address.options.get("endpoint", "")
+    if endpoint and not _ENDPOINT.fullmatch(endpoint):  # the client would panic at its first request
+        raise SettingsError(f"{address}: endpoint= is no http://HOST:PORT, without user and password")
     config: dict[str, Any] = {
         service.options[name]: value for name, value in address.options.items() if name in service.options
     }
@@ -62,7 +67,7 @@ def connect(address: Address, seconds: float, new: bool) -> "ObjectStore":
             client_options={
                 "timeout": timedelta(seconds=seconds),
                 "connect_timeout": timedelta(seconds=seconds / 2),
-                "allow_http": address.options.get("endpoint", "").startswith("http://"),
+                "allow_http": endpoint.startswith("http://"),
             },
             retry_config={
                 "max_retries": _RETRIES,
