@@ -49,7 +49,7 @@ def parse(target: str) -> Address:
         parts = urlsplit(target)
     except ValueError as error:
         raise SettingsError(f"a {scheme}:// URL that can't be read: check its host and port") from error
-    if "@" in parts.netloc:
+    if "@" in parts.netloc or (":" in parts.netloc and "@" in target):  # a key with a slash ends the host
         raise SettingsError(f"a {scheme}:// URL with a user or password in it: take them out; {_REMEDY}")
     if parts.fragment:
         raise SettingsError(f"a {scheme}:// URL with a '#' in it: write it as %23")

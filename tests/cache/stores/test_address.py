@@ -21,6 +21,8 @@ def test_takes_urls_apart() -> None:
     [
         "s3://AKIA:hunter2@bucket/prefix",
         "s3://hunter2@bucket",
+        "s3://AKIA:hunter2/rest@bucket/prefix",
+        "mooncake://host:1/p?metadata=http://me:hunter2@host",
         "s3://bucket/prefix?secret_access_key=hunter2",
         "az://box/?sig=hunter2&endpoint=http://x",
         "s3://bucket#hunter2",
