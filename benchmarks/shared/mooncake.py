@@ -17,7 +17,7 @@ from benchmarks.tiers import lanes
 from benchmarks.tiers.contender import Turn, rounds
 from benchmarks.tiers.data import SPACE, buffer, cut, key
 from cache.memory import allocate
-from cache.record import HEADER_BYTES
+from cache.record import HEADER_BYTES, payload_hash
 from cache.stores import Settings, address
 from cache.stores.mooncake import Mooncake
 from cache.stores.mooncake.client import connect
@@ -32,6 +32,7 @@ ROUNDS = 30
 TRIALS = 5
 CALLS = (1, 2, 4)
 """Batch gets at once: one of all pages, or several that share them."""
+CHECKED = "client, then xxh3"
 FIGURE = "mooncake batch get, own segment / its client's own batch get"
 
 
@@ -44,14 +45,22 @@ def measure(report: Report, folder: Path) -> None:
         _wait(rpc)
         gets = Gets(url)
         trials: dict[str, Turn] = {str(calls): functools.partial(gets.plain, calls) for calls in CALLS}
-        tried = rounds(TRIALS, trials)
+        tried = rounds(TRIALS, trials, before=_nothing)
         calls = min(CALLS, key=lambda calls: statistics.median(tried[str(calls)]))
-        seconds = rounds(ROUNDS, {"ours": gets.ours, "client": functools.partial(gets.plain, calls)})
+        plain = functools.partial(gets.plain, calls)
+        turns: dict[str, Turn] = {
+            "ours": gets.ours,
+            "client": plain,
+            CHECKED: functools.partial(gets.checked, plain),
+        }
+        seconds = rounds(ROUNDS, turns, before=_nothing)
         gets.close()
     ratio = paired_ratios(seconds["client"], seconds["ours"])
     report.add(FIGURE, ratio.median, spread=ratio.spread)
     best = f"{calls} at once, its best of {', '.join(map(str, CALLS))}"
     report.note(f"mooncake: its client alone with {best}, into registered memory, unchecked.")
+    bound = paired_ratios(seconds["client"], seconds[CHECKED])
+    report.add(f"{FIGURE}, if its check came after it", bound.median, spread=bound.spread)
     for name, times in seconds.items():
         rate = median_interval([PAGES * PAGE_BYTES / one / 1e9 for one in times])
         report.add(f"mooncake: {name}", rate.median, "GB/s", spread=rate.spread)
@@ -99,9 +108,21 @@ class Gets:
             list(pool.map(get, range(0, PAGES, share)))
             return time.perf_counter() - begin
 
+    def checked(self, plain: Turn, number: int) -> float:
+        """The same, then a checksum of each page, one after the other: what bounds us on one core."""
+        seconds = plain(number)
+        begin = time.perf_counter()
+        for at in range(PAGES):
+            payload_hash([self.records[at * RECORD_BYTES + HEADER_BYTES : (at + 1) * RECORD_BYTES]])
+        return seconds + time.perf_counter() - begin
+
     def close(self) -> None:
         self.lane.close(5.0)
         self.store.close()
+
+
+def _nothing() -> None:
+    """All of it is memory: no disk, no page cache."""
 
 
 def _wait(port: int) -> None:

@@ -89,17 +89,19 @@ def serve(write: Turn, read: Turn, **more: Turn) -> None:
         print("answer", known[what](int(region)), flush=True)
 
 
-def rounds(count: int, turns: Mapping[str, Turn]) -> dict[str, list[float]]:
+def rounds(
+    count: int, turns: Mapping[str, Turn], before: Callable[[], object] = drop_caches
+) -> dict[str, list[float]]:
     """Seconds of each contender in each round.
 
     A round times each once, and begins with another than the one before. What a contender left in the page
-    cache is written back before the next one's turn.
+    cache is written back `before` the next one's turn.
     """
     seconds: dict[str, list[float]] = {name: [] for name in turns}
     names = list(turns)
     for number in range(count):
         first = number % len(names)
         for name in names[first:] + names[:first]:
-            drop_caches()
+            before()
             seconds[name].append(turns[name](number))
     return seconds

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _LOOKERS = 2
+_CALLS = 4
+"""Batches read, and written, at once: one moves while others are checked; more get in each other's way."""
 _BATCH_BYTES = 16 << 20
 """A batch must be read within the master's lease (10 s, older masters 5 s), also over a slow network."""
 _BATCH_PAGES = 64
@@ -55,16 +57,15 @@ class Mooncake(RecordStore):
         shelf = MooncakeShelf(self._client, options)
         shelf.found(Root.new(KIND))
         upkeep = _NoUpkeep(shelf, settings.limits, lambda: 0)
-        streams = settings.streams
         maintenance = MooncakeMaintenance(shelf, KIND)
-        super().__init__(shelf, settings, KIND, settings.io_seconds, streams, maintenance, upkeep)
+        super().__init__(shelf, settings, KIND, settings.io_seconds, _CALLS, maintenance, upkeep)
         self._mooncake = shelf
         self._root_missed = False
         self._near = near(self._client)
         self.batch = min(max(_BATCH_BYTES // self.record_bytes(), 1), _BATCH_PAGES)
         self._buffers = Buffers(self._client, _LARGE_PAGES * settings.page_bytes)
-        self._read_headers = Headers(self._buffers, streams, self.batch)
-        self._write_headers = Headers(self._buffers, streams, self.batch)
+        self._read_headers = Headers(self._buffers, _CALLS, self.batch)
+        self._write_headers = Headers(self._buffers, _CALLS, self.batch)
         self._hands = Hands("hpkv-mooncake-look", _LOOKERS)
         self._sequence = itertools.count(1)
 
