@@ -18,8 +18,7 @@ ROUNDS = 7
 PAIRS = 11
 DECODE_PAIRS = 5
 DECODE_TOKENS = 250
-
-
+OWN_ID = "bench-own-tiering"
 PARTS = ("cold", "decode", "hits", "shared")
 
 
@@ -49,6 +48,7 @@ def main(
             hits(report, ours, theirs, rounds)
             ours.end()
             theirs.end()
+            Path(f"/dev/shm/vllm_offload_{OWN_ID}.mmap").unlink(missing_ok=True)  # theirs leave it
         if "shared" in wanted:
             tiers = {"host": HOST, "shared": {"url": str(folder / "shared")}}
             shared_hits(report, Engine(crew, folder, "shared", tiers), rounds)
@@ -68,6 +68,7 @@ def own_tiering(folder: Path, host_bytes: int) -> dict[str, Any]:
     """vLLM's own tiering, as `--kv-transfer-config` takes it."""
     return {
         "kv_connector": "OffloadingConnector",
+        "engine_id": OWN_ID,
         "kv_role": "kv_both",
         "kv_connector_extra_config": {
             "spec_name": "OwnTiering",
