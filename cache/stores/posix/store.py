@@ -25,7 +25,7 @@ from cache.tiers.base import Hold, Outcome, Read, Write
 
 logger = logging.getLogger(__name__)
 
-_LOOKERS = 8
+_LOOKERS = 16
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 _GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
 """Removed, also by another machine while it was open here."""
