@@ -31,10 +31,10 @@ format: $(DEV)/.made  ## rewrite the code in ruff's format
 test: $(DEV)/.made engine-vllm engine-sglang debian  ## all tests, those on real engines included
 	$(DEV)/bin/pytest -m "not soak"
 
-test-fast: $(DEV)/.made debian  ## the tests that need no engine, in about a minute
+test-fast: $(DEV)/.made debian  ## the tests that need no engine, but for the long ones
 	$(DEV)/bin/pytest -m "not engine and not slow and not soak"
 
-soak: $(DEV)/.made engine-vllm  ## the long runs
+soak: $(DEV)/.made engine-vllm debian  ## the long runs
 	$(DEV)/bin/pytest -m soak --timeout=3600
 
 # A test checks compose.yaml with Debian's docker-compose; others mount with FUSE;
