@@ -25,6 +25,15 @@ Tenant = Annotated[
 ]
 
 
+def _size_of(text: str) -> int:
+    from cache.sizes import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 @cache.command()
 def stat(folder: Target) -> None:
     """Show what a folder or store holds."""
@@ -99,7 +108,9 @@ def gc(
     max_bytes: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Remove least recently used pages until no more than so many bytes are left."
+            parser=_size_of,
+            metavar="SIZE",
+            help="Remove least recently used pages until no more than this is left, such as 200GiB.",
         ),
     ] = None,
     older_than: Annotated[

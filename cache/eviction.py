@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 _END_BITS = 24
 _END_MAX = (1 << _END_BITS) - 1
 _RANK_MAX = (1 << 64) - 1
+_SAMPLE = 1 << 14
+"""Of more slots than these, some stand for all where a rank is only to be about right."""
 
 Slots = Sequence[int] | NDArray[np.int64]
 
@@ -101,21 +103,41 @@ class Lru(Eviction):
     def _limit(self, share: float) -> int:
         if share >= 1:
             return _RANK_MAX
-        ranks = self._rank[self._rank > 0]
+        ranks = self._rank[:: max(len(self._rank) // _SAMPLE, 1)]
+        ranks = ranks[ranks > 0]
         count = int(len(ranks) * share)
         return int(np.partition(ranks, count - 1)[count - 1]) if count else 0
 
     def _refill(self, count: int, evictable: NDArray[np.bool_], chosen: list[int]) -> bool:
         """Take the next coldest slots, coldest last, so that a pop is cheap."""
-        slots = np.flatnonzero(evictable)
-        if chosen:
-            slots = np.setdiff1d(slots, chosen)
+        wanted = max(count, 64, len(evictable) // 256)
+        slots = _without(self._cold(wanted + len(chosen), evictable), chosen)
+        if not len(slots):
+            slots = _without(np.flatnonzero(evictable), chosen)
         if not len(slots):
             return False
         ranks = self._rank[slots]
-        size = min(len(slots), max(count, 64, len(slots) // 64))
+        size = min(len(slots), wanted)
         coldest = np.argpartition(ranks, size - 1)[:size]
         coldest = coldest[np.argsort(ranks[coldest])[::-1]]
         self._batch = list(zip(ranks[coldest].tolist(), slots[coldest].tolist(), strict=True))
         self._batch_ends = self._batch[0][0]
         return True
+
+    def _cold(self, count: int, evictable: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """All evictable slots below some rank, about `count` if there are many: a sample tells which rank.
+
+        Sorting out the coldest of a million would hold the tier's lock for tens of milliseconds.
+        """
+        each = max(len(evictable) // _SAMPLE, 1)
+        sampled = np.arange(0, len(evictable), each)
+        ranks = self._rank[sampled[evictable[sampled]]]
+        place = count // each
+        if place >= len(ranks):
+            return np.flatnonzero(evictable)
+        limit = np.partition(ranks, place)[place]
+        return np.flatnonzero(evictable & (self._rank <= limit))
+
+
+def _without(slots: NDArray[np.int64], others: Sequence[int]) -> NDArray[np.int64]:
+    return np.setdiff1d(slots, others) if others else slots

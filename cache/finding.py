@@ -26,9 +26,12 @@ class Look:
         self._answer: Match | None = None
         self._over = threading.Event()
         self._expired = False
+        self.complete = False
+        """Whether every tier has answered, so that what wasn't found isn't there."""
 
-    def answer(self, match: Match) -> None:
-        """The whole match is known."""
+    def answer(self, match: Match, complete: bool = True) -> None:
+        """The whole match is known, or as much of it as will be."""
+        self.complete = complete
         self._answer = match
         self._over.set()
 
@@ -73,8 +76,10 @@ class Finding:
                 where[missing[found]] = number
                 missing = missing[~found]
         look = Look(state, self._match(namespace, keys, where), deadline)
-        if not len(missing) or self._remote is None or not self._ask(look, namespace, keys, where, missing):
+        if not len(missing) or self._remote is None:
             look.answer(look.local)
+        elif not self._ask(look, namespace, keys, where, missing):
+            look.answer(look.local, complete=False)
         return look
 
     def _find(self, tier: Tier, namespace: Namespace, keys: Sequence[bytes]) -> Sequence[bool]:
@@ -93,11 +98,11 @@ class Finding:
         missing: NDArray[np.int64],
     ) -> bool:
         assert self._remote is not None
-        number = self._state.tiers.index(self._remote)
+        number, store = self._state.tiers.index(self._remote), self._state.levels[self._remote].store
 
         def answer(found: Sequence[bool]) -> None:
             where[missing[np.asarray(found, np.bool_)]] = number
-            look.answer(self._match(namespace, keys, where))
+            look.answer(self._match(namespace, keys, where), store.usage().available)
 
         wanted = [keys[index] for index in missing.tolist()]
         return self._state.lanes[self._remote].look(namespace, wanted, answer)

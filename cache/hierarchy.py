@@ -62,6 +62,11 @@ class Hierarchy:
         self._upkeep = threading.Thread(target=self._tend_forever, name="hpkv-tend", daemon=True)
         self._upkeep.start()
 
+    @property
+    def settings(self) -> Settings:
+        """What it was made with."""
+        return self._state.settings
+
     # -- finding and deciding ---------------------------------------------------------------------
 
     def look(self, namespace: Namespace, keys: Sequence[bytes], seconds: float | None = None) -> Look:
@@ -75,8 +80,19 @@ class Hierarchy:
         """`look`, and wait for it: blocks for at most `seconds` (or `look_seconds`) if a store is remote."""
         return self.look(namespace, keys, seconds).wait()
 
-    def plan(self, match: Match, computed_tokens: int = 0, prefetch: bool = False) -> Plan:
-        """Decide what of a match to load, given what the engine has computed already. Loads nothing yet."""
+    def plan(
+        self,
+        match: Match,
+        computed_tokens: int = 0,
+        prefetch: bool = False,
+        counted: bool = True,
+        threshold: int | None = None,
+    ) -> Plan:
+        """Decide what of a match to load, given what the engine has computed already. Loads nothing yet.
+
+        `counted`: a request asks, so the statistics tell of it; prefetches never are. `threshold` stands in
+        for the settings', for an engine that asks for a prompt in parts and applies it to their sum.
+        """
         state = self._state
         with state.lock:
             room = state.host.book.capacity if state.host else None
@@ -86,12 +102,12 @@ class Hierarchy:
                 match,
                 computed_tokens,
                 page_tokens=state.settings.page_tokens,
-                threshold=state.settings.threshold,
+                threshold=state.settings.threshold if threshold is None else threshold,
                 costs=state.costs,
                 backlog=lambda tier: state.lanes[tier].backlog if tier in state.lanes else 0,
                 most_pages=room,
             )
-            if not prefetch:
+            if counted and not prefetch:
                 state.statistics.planned(match, plan)
         if plan.too_slow:
             self._loading.probe(plan)
@@ -114,10 +130,14 @@ class Hierarchy:
 
         Leased for `seconds` in all.
         """
-        with self._state.lock:
-            self._state.statistics.prefetches += 1
+        self.count_prefetch()
         until = self._state.now() + seconds
         return self._loading.load(plan, pages, until, until, urgent=False)
+
+    def count_prefetch(self) -> None:
+        """Count one in the statistics; for an engine that loads by itself what its agent is asked for."""
+        with self._state.lock:
+            self._state.statistics.prefetches += 1
 
     def read(self, plan: Plan, into: Sequence[Parts], seconds: float | None = None) -> Ticket:
         """Without a `host` tier: read a plan's pages into the caller's buffers. Mind `Progress.settled`."""
@@ -186,12 +206,14 @@ class Hierarchy:
         pages: Sequence[Page],
         parts: Sequence[Parts],
         seconds: float | None = None,
+        only: Tier | None = None,
     ) -> Ticket:
-        """Without a `host` tier: write pages from the caller's buffers. Mind `Progress.settled`."""
+        """Without a `host` tier: write pages from the caller's buffers, to all tiers or to `only` one. Mind
+        `Progress.settled`."""
         if self._state.host is not None:
             raise SettingsError("with a host tier, pages are stored there: use store, or reserve and commit")
         limit = self._state.settings.load_seconds if seconds is None else seconds
-        return self._storing.write(namespace, pages, parts, self._state.now() + limit)
+        return self._storing.write(namespace, pages, parts, self._state.now() + limit, only)
 
     # -- keeping and clearing ---------------------------------------------------------------------
 
@@ -199,7 +221,7 @@ class Hierarchy:
         """Keep what of a match is in `host` or in an ordered store for `seconds`, or until `unpin`."""
         state = self._state
         with state.lock:
-            lease = state.leases.take(state.now() + seconds)
+            lease = state.leases.take(state.now() + seconds, read=False)
             if state.host is not None:
                 found = state.host.book.find(match.namespace, match.keys)
                 lease.add([slot for slot in found if slot != ABSENT])
@@ -224,6 +246,7 @@ class Hierarchy:
             if state.host is not None and tier in (None, Tier.HOST):
                 slots = state.host.book.live(tenant)
                 state.host.remove(slots)
+                state.leases.cleared(slots)
                 removed += len(slots)
         while under_way & state.writing:  # a store that learns of the clear first would keep these
             time.sleep(0.001)
@@ -309,6 +332,14 @@ class Hierarchy:
                 return False
             time.sleep(0.001)
         return True
+
+    def flush(self, seconds: float) -> bool:
+        """Write down what `host` alone has because its write waits for eviction, and wait for all writes.
+
+        Blocks. False if some aren't done after `seconds`.
+        """
+        self._storing.flush()
+        return self.drain(seconds)
 
     def tend(self) -> None:
         """End what is overdue. Runs by itself ten times a second."""

@@ -28,6 +28,16 @@ class Page(NamedTuple):
     tenant: int = 0
     """`tenant_tag` of the request's cache salt."""
 
+    @property
+    def recordable(self) -> bool:
+        """Whether a record has room for key and numbers; what it has none for is never stored."""
+        return (
+            0 < len(self.key) <= KEY_BYTES
+            and 0 <= self.prefix_key < 1 << 64
+            and 0 <= self.end_token < 1 << 32
+            and 0 <= self.tenant < 1 << 64
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:

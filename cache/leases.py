@@ -12,11 +12,15 @@ from cache.tiers.slots import Book
 class Lease:
     """Slots of `host`, and holds in stores below, kept until released or until the deadline."""
 
-    __slots__ = ("_table", "deadline", "holds", "slots")
+    __slots__ = ("_table", "cleared", "deadline", "holds", "read", "slots")
 
-    def __init__(self, table: "Leases", deadline: float) -> None:
+    def __init__(self, table: "Leases", deadline: float, read: bool) -> None:
         self._table = table
         self.deadline = deadline
+        self.read = read
+        """Whether its owner copies from the slots, which must stay as they are then, whatever is cleared."""
+        self.cleared = False
+        """Whether pages were cleared that it kept."""
         self.slots: dict[int, None] = {}
         self.holds: list[Hold] = []
 
@@ -45,11 +49,16 @@ class Leases:
         """Slots over all leases, each counted once a lease."""
         return sum(len(lease.slots) for lease in self._open)
 
-    def take(self, deadline: float) -> Lease:
-        """An empty lease."""
+    @property
+    def kept(self) -> int:
+        """Slots of those that only keep pages for others."""
+        return sum(len(lease.slots) for lease in self._open if not lease.read)
+
+    def take(self, deadline: float, read: bool = True) -> Lease:
+        """An empty lease; not to be `read`: pins and prefetches only keep pages for others."""
         if math.isnan(deadline):  # in the heap it would hold up all others
             deadline = -math.inf
-        lease = Lease(self, deadline)
+        lease = Lease(self, deadline, read)
         self._open.add(lease)
         heapq.heappush(self._due, (deadline, next(self._number), lease))
         return lease
@@ -68,6 +77,16 @@ class Leases:
             lease.deadline = deadline
             if deadline < math.inf:
                 heapq.heappush(self._due, (deadline, next(self._number), lease))
+
+    def cleared(self, slots: Sequence[int]) -> None:
+        """The pages in these slots were removed on request: who only kept them lets the slots go."""
+        removed = set(slots)
+        for lease in self._open:
+            gone = [] if lease.read else [slot for slot in lease.slots if slot in removed]
+            if gone and self._book is not None:
+                lease.cleared = True
+                lease.slots = {slot: None for slot in lease.slots if slot not in removed}
+                self._book.unhold(gone)
 
     def holds(self, lease: Lease) -> bool:
         """Whether it is open."""

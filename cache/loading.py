@@ -16,7 +16,8 @@ from cache.tiers.lane import Job, Result
 from cache.tiers.slots import ABSENT
 
 PREFETCH_SHARE = 0.5
-"""Prefetches evict pages of the colder half of `host` alone, and all together keep no more than that."""
+"""Prefetches evict pages of the colder half of `host` alone, and all together keep no more than half of what
+pins leave: beside pins that keep a half, requests have a quarter."""
 
 
 class _Stage(enum.Enum):
@@ -103,7 +104,7 @@ class Loading:
         with state.lock:
             used = state.use()
             state.statistics.tickets += 1
-            lease = state.leases.take(until)
+            lease = state.leases.take(until, read=urgent)
             ticket = Ticket(state, plan.pages, deadline, lease)
             if not urgent:
                 self._prefetches.append(ticket)
@@ -139,9 +140,12 @@ class Loading:
         """Pages that prefetches may bring up now, beside those they keep already. Lock held."""
         assert self.state.host is not None
         leases = self.state.leases
-        self._prefetches = [ticket for ticket in self._prefetches if leases.holds(ticket.lease)]
+        self._prefetches = [
+            ticket for ticket in self._prefetches if leases.holds(ticket.lease) and not ticket.lease.cleared
+        ]
+        pinned = leases.kept - sum(len(ticket.lease.slots) for ticket in self._prefetches)
         kept = sum(map(len, self._prefetches))
-        return max(int(self.state.host.book.capacity * PREFETCH_SHARE) - kept, 0)
+        return max(int((self.state.host.book.capacity - pinned) * PREFETCH_SHARE) - kept, 0)
 
     def probe(self, plan: Plan) -> None:
         """Read one page of each tier that the plan left out, to learn whether it is still slow."""

@@ -37,7 +37,7 @@ class Through(WritePolicy):
 
 
 class Back(WritePolicy):
-    """Before eviction: pages that `host` keeps are never written, a restart loses them."""
+    """Before eviction: pages that `host` keeps are written when the engine ends, unless it is killed."""
 
     def at_store(self) -> bool:  # noqa: D102
         return False

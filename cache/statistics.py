@@ -99,7 +99,9 @@ class Statistics:
             counts.bytes_loaded += size
 
     def stored(self, tier: Tier, outcome: Outcome, size: int, seconds: float) -> None:
-        """Count one page's write."""
+        """Count one page's write; one that was there already is none."""
+        if outcome is Outcome.THERE:
+            return
         counts = self.tiers[tier]
         counts.store_latencies.add(seconds)
         counts.failed += outcome is Outcome.FAILED

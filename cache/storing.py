@@ -20,7 +20,8 @@ class Reservation:
     indices: Sequence[int]
     """Which of the pages want their bytes.
 
-    The others are there already, on their way, or dropped for want of room.
+    The others are there already, on their way, or dropped: for want of room, or since no record could tell
+    their numbers.
     """
     slots: Sequence[int]
     """The slot of each of them."""
@@ -95,7 +96,7 @@ class _SaveSlot(_Save):
 
     def finish(self, outcome: Outcome) -> None:
         assert self._state.host is not None
-        self._state.clean[self._slot] |= outcome is Outcome.DONE
+        self._state.clean[self._slot] |= outcome.whole
         self._state.host.book.unhold([self._slot])
 
 
@@ -116,13 +117,16 @@ class Storing:
             present = book.find(namespace, [page.key for page in pages])
             self.touched([slot for slot in dict.fromkeys(present) if slot != ABSENT], used)
             new: dict[bytes, int] = {}
+            unfit = 0
             for index, page in enumerate(pages):
-                if present[index] == ABSENT and not book.filling(namespace, page.key):
+                if not page.recordable:
+                    unfit += 1
+                elif present[index] == ABSENT and not book.filling(namespace, page.key):
                     new.setdefault(page.key, index)
             state.make_room(len(new))
             slots = [state.host.take(namespace, pages[index]) for index in new.values()]
             slots = [slot for slot in slots if slot != ABSENT]
-            dropped = len(new) - len(slots)
+            dropped = len(new) - len(slots) + unfit
             state.statistics.tiers[Tier.HOST].drops += dropped
             indices = list(new.values())[: len(slots)]
             reservation = Reservation(indices, slots, dropped, used, state.clears)
@@ -157,9 +161,14 @@ class Storing:
         return len(whole)
 
     def write(
-        self, namespace: Namespace, pages: Sequence[Page], parts: Sequence[Parts], deadline: float
+        self,
+        namespace: Namespace,
+        pages: Sequence[Page],
+        parts: Sequence[Parts],
+        deadline: float,
+        only: Tier | None = None,
     ) -> Ticket:
-        """Write pages from the caller's buffers to the stores that admit them."""
+        """Write pages from the caller's buffers to the stores that admit them, or to `only` one of these."""
         state = self._state
         with state.lock:
             used = state.use()
@@ -167,7 +176,7 @@ class Storing:
                 (index, tier)
                 for index, page in enumerate(pages)
                 for tier, level in state.levels.items()
-                if level.admission.admits(namespace, page.key)
+                if only in (None, tier) and level.admission.admits(namespace, page.key)
             ]
             ticket = Ticket(state, len(wanted), deadline, state.leases.take(deadline))
             for number, (index, tier) in enumerate(wanted):
@@ -177,6 +186,16 @@ class Storing:
                 else:
                     ticket.settle(number, good=False)
         return ticket
+
+    def flush(self) -> None:
+        """Under write-back, write down all that hasn't been."""
+        state = self._state
+        if state.host is None or not state.settings.write.before_eviction():
+            return
+        with state.lock:
+            for slot in state.host.book.live():
+                if not state.clean[slot]:
+                    self._write_down(slot, list(state.levels), state.use())
 
     # Lock held from here on.
 
@@ -218,7 +237,7 @@ class Storing:
         return False
 
     def _written_from_caller(self, ticket: Ticket, number: int, outcome: Outcome) -> None:
-        ticket.settle(number, outcome is Outcome.DONE)
+        ticket.settle(number, outcome.whole)
 
     def _demote(self) -> None:
         """Under write-back, write the coldest eighth of `host` down early, so that evicting it is free."""

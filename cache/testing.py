@@ -80,7 +80,7 @@ class StoreContract(ABC):
     def put(self, store: Store, start: int, stop: int, tenant: int = 0, space: Namespace = SPACE) -> None:
         """Write pages that must be taken."""
         writes = [Write(page(number, tenant), [content(number)], 1) for number in range(start, stop)]
-        assert store.write(space, writes) == [Outcome.DONE] * (stop - start)
+        assert all(outcome.whole for outcome in store.write(space, writes))
 
     def get(self, store: Store, number: int, space: Namespace = SPACE) -> Outcome:
         """Read a page; if that is DONE, its bytes are right."""
@@ -127,10 +127,19 @@ class StoreContract(ABC):
         assert list(store.find(SPACE, [key(9), key(8)])) == [False, False]
         assert list(store.find(SPACE, [])) == []
 
+    def test_a_page_that_no_record_can_tell_is_refused_and_costs_nothing(self, store: Store) -> None:  # noqa: D102
+        for wrong in (Page(key(1), 1 << 64, 16), Page(key(1), -1, 16), Page(key(1), 1, 1 << 32)):
+            outcome, fine = store.write(
+                SPACE, [Write(wrong, [content(1)], 1), Write(page(2), [content(2)], 1)]
+            )
+            assert (outcome, fine.whole) == (Outcome.FAILED, True)
+        assert self.there(store, (1, 2)) == [False, True]
+        assert store.usage().pages == 1
+
     def test_a_page_that_is_there_is_done_at_once(self, store: Store) -> None:  # noqa: D102
         self.put(store, 0, 1)
         before = store.usage()
-        self.put(store, 0, 1)
+        assert list(store.write(SPACE, [Write(page(0), [content(0)], 2)])) == [Outcome.THERE]
         assert store.usage() == before
 
     def test_two_namespaces_never_meet(self, store: Store) -> None:  # noqa: D102
@@ -241,7 +250,7 @@ class StoreContract(ABC):
             written = set[Outcome]().union(*(writer.result() for writer in writers))
             stop.set()
             seen = set[Outcome]().union(*(reader.result() for reader in readers))
-        assert written <= {Outcome.DONE, Outcome.DROPPED}
+        assert written <= {Outcome.DONE, Outcome.THERE, Outcome.DROPPED}
         assert seen <= {Outcome.DONE, Outcome.MISSING}
         assert [self.get(store, number) for number in range(30)] == [Outcome.DONE] * 30
 

@@ -70,6 +70,13 @@ class Ticket:
 
     release = cancel
 
+    def extend(self, seconds: float) -> None:
+        """Let it go on, and keep its pages, for `seconds` from now if that is longer than so far."""
+        with self._state.lock:
+            until = self._state.now() + seconds
+            self.deadline = max(self.deadline, until)
+            self._state.leases.extend(self.lease, until)
+
     def wait(self, seconds: float | None = None) -> Progress:
         """Poll until it has ended and settled, or `seconds` are over.
 
@@ -86,7 +93,7 @@ class Ticket:
 
     def ready(self) -> int:
         """Leading pages that are there and leased."""
-        if self.leased and not self._state.leases.holds(self.lease):
+        if self.leased and (self.lease.cleared or not self._state.leases.holds(self.lease)):
             return 0
         return self._good.index(False) if False in self._good else len(self._good)
 

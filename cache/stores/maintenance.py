@@ -15,9 +15,11 @@ from cache.stores.collector import collect
 from cache.stores.lease import Lease, Survey
 from cache.stores.names import Name, parse
 from cache.stores.parallel import in_order
-from cache.stores.shelf import Entry, Missing, Shelf
+from cache.stores.shelf import DRAFT, Entry, Missing, Shelf
 
 _AT_ONCE = 256
+_WRITING_SECONDS = 60.0
+"""Nobody writes a page for so long."""
 
 
 class Record(NamedTuple):
@@ -113,11 +115,30 @@ class StoreMaintenance(Maintenance):
             yield sum(1 for name in names if name is not None and name.generation == before)
 
     def clear_tenant(self, tenant: int) -> Iterator[Record]:
-        """Remove a tenant's pages one by one: reads the header of every page."""
-        theirs = (record for record in self._records() if record.header.page.tenant == tenant)
+        """Remove a tenant's pages one by one: reads the header of every page.
+
+        What doesn't tell whose it is may be theirs, and goes, too: records that nobody can read, and what a
+        writer has left half written.
+        """
+        self._remove_drafts()
+        looked = in_order(self._look, self._current(self.generation()), self._shelf.width)
+        theirs = (
+            found
+            for found in looked
+            if isinstance(found, Entry) or (found is not None and found.header.page.tenant == tenant)
+        )
         while batch := list(islice(theirs, _AT_ONCE)):
-            gone = self._shelf.remove([record.entry.name for record in batch])
-            yield from (record for record, was_there in zip(batch, gone, strict=True) if was_there)
+            names = [found.name if isinstance(found, Entry) else found.entry.name for found in batch]
+            for found, was_there in zip(batch, self._shelf.remove(names), strict=True):
+                if was_there and isinstance(found, Record):
+                    yield found
+
+    def _remove_drafts(self) -> None:
+        """Remove what nobody is writing any more."""
+        until = self._shelf.now() - _WRITING_SECONDS
+        lost = (e.name for e in self._shelf.entries() if DRAFT.fullmatch(e.name) and e.used < until)
+        while batch := list(islice(lost, _AT_ONCE)):
+            self._shelf.remove(batch)
 
     def _current(self, generation: int) -> Iterator[Entry]:
         for entry in self._shelf.entries():
@@ -126,19 +147,20 @@ class StoreMaintenance(Maintenance):
                 yield entry
 
     def _records(self) -> Iterator[Record]:
-        found = in_order(self._record, self._current(self.generation()), self._shelf.width)
-        return (record for record in found if record is not None)
+        looked = in_order(self._look, self._current(self.generation()), self._shelf.width)
+        return (found for found in looked if isinstance(found, Record))
 
-    def _record(self, entry: Entry) -> Record | None:
+    def _look(self, entry: Entry) -> Record | Entry | None:
+        """A record; its entry alone if nobody can read it; None if it has gone meanwhile."""
         name = parse(entry.name)
         if entry.bytes < HEADER_BYTES:  # services refuse to give a part of an empty object
-            return None
+            return entry
         try:
             data = self._shelf.get(entry.name, HEADER_BYTES).data
         except Missing:
             return None
         header = parse_header(memoryview(data))[1] if len(data) == HEADER_BYTES else None
-        return Record(entry, name, header) if name is not None and header is not None else None
+        return Record(entry, name, header) if name is not None and header is not None else entry
 
     def _verify(self, entry: Entry, generation: int) -> Checked | None:
         """Check a page; None if it went meanwhile."""

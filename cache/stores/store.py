@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cache.errors import CacheError
-from cache.keys import KEY_BYTES, Namespace, Page
+from cache.keys import Namespace, Page
 from cache.memory import total
 from cache.stores import root
 from cache.stores.base import Settings, SharedStore
@@ -134,7 +134,7 @@ class RecordStore(SharedStore):
             saved = self._take_back(generation, namespace, wanted)
         self._took(namespace, [write.page for write, one in zip(wanted, saved, strict=True) if one.new])
         ended = iter(saved)
-        return [next(ended).outcome if fit else Outcome.FAILED for fit in fits]
+        return [_told(next(ended)) if fit else Outcome.FAILED for fit in fits]
 
     def clear(self, tenant: int | None = None) -> int:
         """Every engine follows within seconds. What others write of the tenant meanwhile may stay."""
@@ -217,9 +217,13 @@ class RecordStore(SharedStore):
         return Saved(Outcome.FAILED, False)
 
     def _fits(self, write: Write) -> bool:
-        fits = 0 < len(write.page.key) <= KEY_BYTES and total(write.parts) == self.settings.page_bytes
+        fits = write.page.recordable and total(write.parts) == self.settings.page_bytes
         if not fits:
-            logger.error("%s: a page was offered that isn't of the store's page size", self.shelf.where)
+            logger.error(
+                "%s: a page was offered that isn't of the store's page size, or whose key or numbers have no "
+                "room in a record",
+                self.shelf.where,
+            )
         return fits
 
     def _take_back(self, generation: int, namespace: Namespace, writes: Sequence[Write]) -> list[Saved]:
@@ -251,3 +255,7 @@ class RecordStore(SharedStore):
             told = [(page.prefix_key, page.end_token) for page in pages]
             (self._written.add if stored else self._written.remove)(told)
             self._on_change(Change(self.tier, stored, told))
+
+
+def _told(saved: Saved) -> Outcome:
+    return Outcome.THERE if saved.outcome is Outcome.DONE and not saved.new else saved.outcome

@@ -27,9 +27,11 @@ class Tier(enum.Enum):
 
 
 class Outcome(enum.Enum):
-    """How a read or write of one page ended; all but `DONE` leave the caller without it."""
+    """How a read or write of one page ended; `whole` tells whether the caller has what it wanted."""
 
     DONE = "done"
+    THERE = "there"
+    """A write found the page there already, and wrote nothing."""
     MISSING = "missing"
     """Not there (any more)."""
     DAMAGED = "damaged"
@@ -40,6 +42,11 @@ class Outcome(enum.Enum):
     """No room; a write was dropped."""
     DROPPED = "dropped"
     """Nobody wanted it any more, or too much was waiting: it wasn't tried."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the page was read, or lies in the store now."""
+        return self is Outcome.DONE or self is Outcome.THERE
 
 
 class Read(NamedTuple):
@@ -117,7 +124,7 @@ class Store(ABC):
 
     @abstractmethod
     def write(self, namespace: Namespace, writes: Sequence[Write]) -> Sequence[Outcome]:
-        """Write pages, evicting others if need be; blocks. A page that is there already is DONE at once."""
+        """Write pages, evicting others if need be; blocks. A page that is there already is THERE at once."""
 
     @abstractmethod
     def clear(self, tenant: int | None = None) -> int:

@@ -137,8 +137,8 @@ class Book:
     # -- slots ------------------------------------------------------------------------------------
 
     def take(self, namespace: Namespace, page: Page) -> int:
-        """A free slot for the page, filling from now on; ABSENT if there is none."""
-        slot = self._next_free()
+        """A free slot for the page, filling from now on; ABSENT if there is none, or none for such a page."""
+        slot = self._next_free() if page.recordable else ABSENT
         if slot == ABSENT:
             return ABSENT
         self._assign(slot, namespace, page)

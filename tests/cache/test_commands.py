@@ -168,6 +168,7 @@ def test_gc_gives_back_idle_space_before_pages(folder: Path) -> None:
     again.audit()
     again.close()
     assert run("verify", folder).output == "all 30 pages are whole\n"
+    assert run("gc", folder, "--max-bytes", "1GiB").output.startswith("0 pages removed")
     assert run("gc", folder, "--max-bytes", "0").output.endswith("0 B are\n")
 
 
@@ -207,6 +208,17 @@ def test_clear_one_tenant(folder: Path) -> None:
     again = filled(folder, 0, 0)
     assert again.find(SPACE, [key(n) for n in range(5)]) == [False] * 3 + [True] * 2
     again.close()
+
+
+def test_clearing_a_tenant_leaves_no_bytes_of_pages_that_lost_their_entry(folder: Path) -> None:
+    filled(folder, 0, 3, tenant=7).close()
+    (table,), (pages,) = folder.rglob("table"), folder.rglob("pages")
+    with table.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff")
+    assert bytes(content(0)) in pages.read_bytes()
+    assert run("clear", folder, "--tenant", "7", "--yes").stdout == "2 pages removed\n"
+    assert not any(pages.read_bytes())
 
 
 def test_living_processes_follow_a_clear(folder: Path) -> None:
@@ -255,6 +267,7 @@ def test_files_that_are_not_ours_inside_a_cache_folder_are_kept(folder: Path) ->
         ("ls", "--tenant", "1" * 17),
         ("ls", "--limit", "-1"),
         ("gc", "--max-bytes", "-1"),
+        ("gc", "--max-bytes", "1G"),
         ("gc", "--older-than", "soon"),
     ],
 )

@@ -86,3 +86,16 @@ def test_always_the_same_as_a_sorted_list(
             lru.leave([victim])
             evictable[victim] = False
             del model[victim]
+
+
+def test_of_many_pages_the_coldest_go_first_and_all_in_the_end() -> None:
+    count, chance = 1 << 17, np.random.default_rng(0)
+    lru, evictable = Lru(count), chance.random(count) < 0.7
+    ends, used = chance.integers(1, 1 << 12, count), chance.integers(1, 1 << 20, count)
+    lru.recall(np.arange(count), ends.astype(np.uint32), used.astype(np.uint64))
+    order = sorted(np.flatnonzero(evictable).tolist(), key=lambda slot: int(lru._rank[slot]))
+    assert [int(lru._rank[s]) for s in lru.victims(3000, evictable)] == [
+        int(lru._rank[s]) for s in order[:3000]
+    ]
+    rest = lru.victims(count, evictable)
+    assert set(rest) | set(order[:3000]) == set(order)

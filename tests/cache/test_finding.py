@@ -2,8 +2,10 @@
 
 import time
 
+import pytest
+
 from cache.testing import BASE, SPACE
-from cache.tiers.base import Tier
+from cache.tiers.base import Tier, Usage
 from tests.cache.build import keys
 from tests.cache.conftest import MakeRig
 from tests.cache.remote import Remote
@@ -38,11 +40,33 @@ def test_a_slow_remote_look_up_is_not_waited_for(make_rig: MakeRig) -> None:
     late = rig.tiers.look(SPACE, keys(0, 10), seconds=0.1)
     assert late.wait().pages == 3
     assert time.monotonic() - begin < 0.3
-    assert late.match().pages == 3
+    assert (late.match().pages, late.complete) == (3, False)
     assert rig.tiers.statistics().looks_expired == 1, "a look-up expires once, however often it is asked"
     look = rig.tiers.look(SPACE, keys(0, 10), seconds=5)
     assert look.pending
-    assert look.wait().pages == 10
+    assert (look.wait().pages, look.complete) == (10, True)
+    assert rig.tiers.look(SPACE, keys(0, 3)).complete
+
+
+def test_a_store_that_is_out_of_reach_has_not_answered(
+    make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = Remote()
+    rig = make_rig(more=[remote])
+    monkeypatch.setattr(remote, "usage", lambda: Usage(0, 0, 0, available=False))
+    look = rig.tiers.look(SPACE, keys(0, 10), seconds=5)
+    assert (look.wait().pages, look.complete) == (0, False)
+
+
+def test_nor_has_one_at_which_many_look_ups_wait(make_rig: MakeRig) -> None:
+    remote = Remote(look_seconds=0.3)
+    rig = make_rig(more=[remote])
+    looks = [rig.tiers.look(SPACE, keys(0, 10), seconds=5) for _ in range(20)]
+    assert not looks[-1].pending
+    assert not looks[-1].complete
+    remote.look_seconds = 0.0
+    looks[0].wait()
+    assert looks[0].complete
 
 
 def test_other_namespaces_see_nothing(make_rig: MakeRig) -> None:

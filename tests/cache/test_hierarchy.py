@@ -71,6 +71,46 @@ def test_what_is_under_way_does_not_survive_a_clear(make_rig: MakeRig) -> None:
     ticket.release()
 
 
+def test_a_clear_frees_what_was_only_kept(make_rig: MakeRig) -> None:
+    """Pins and prefetches keep no slot of a page that is gone; whoever is about to copy one does."""
+    rig = make_rig(slots=9)
+    rig.store(0, 9)
+    rig.tiers.drain(5)
+    pin = rig.tiers.pin(rig.tiers.match(SPACE, keys(0, 5)), 60)
+    prefetch = rig.load(5, 7, seconds=60, prefetch=True)
+    plan = rig.plan(8, 9)
+    load = rig.tiers.load(plan, pages(8, 9))
+    assert rig.tiers.claim(load, plan)
+    assert prefetch.progress().ready == 2
+    assert rig.tiers.clear(Tier.HOST) == 9
+    assert prefetch.progress().ready == 0
+    assert rig.store(20, 29) == 8
+    rig.tiers.audit()
+    rig.check(20, 28)
+    load.release()
+    assert rig.tiers.drain(5)
+    assert rig.store(30, 39) == 9
+    rig.check(30, 39)
+    prefetch.release()
+    rig.tiers.unpin(pin)
+    assert rig.tiers.drain(5)
+    assert rig.tiers.activity() == (0, 0, 0)
+
+
+def test_a_clear_of_one_tenant_leaves_what_is_kept_for_others(make_rig: MakeRig) -> None:
+    rig = make_rig(slots=16)
+    rig.store(0, 4, tenant=1)
+    rig.store(4, 8, tenant=2)
+    rig.tiers.drain(5)
+    one, two = (rig.load(start, start + 4, seconds=60, prefetch=True) for start in (0, 4))
+    rig.tiers.clear(Tier.HOST, tenant=1)
+    assert (one.progress().ready, two.progress().ready) == (0, 4)
+    assert rig.store(20, 36) == 12
+    rig.check(4, 8)
+    one.release()
+    two.release()
+
+
 def test_a_clear_drops_what_waits_to_be_written(make_rig: MakeRig) -> None:
     """Of pages still in `host` too: whose they are is only sure once they are looked at again."""
     running = Width().writers

@@ -188,6 +188,20 @@ def test_prefetches_larger_than_host_leave_requests_their_half(make_rig: MakeRig
     assert rig.load(8, 16, prefetch=True).wait(5).ready == 8
 
 
+def test_prefetches_keep_half_of_what_pins_leave(make_rig: MakeRig) -> None:
+    rig = make_rig(slots=16)
+    rig.store(0, 16)
+    rig.drop_host()
+    rig.store(200, 208)
+    rig.tiers.drain(5)
+    pin = rig.tiers.pin(rig.tiers.match(SPACE, [key(number) for number in range(200, 208)]), 60)
+    first = rig.load(0, 8, prefetch=True)
+    assert first.wait(5).ready == 4
+    assert len(rig.load(8, 16, prefetch=True)) == 0
+    rig.tiers.unpin(pin)
+    assert rig.load(8, 16, prefetch=True).wait(5).ready == 4, "beside the four of the first"
+
+
 def test_a_page_asked_for_twice_in_one_load(make_rig: MakeRig) -> None:
     rig = make_rig()
     rig.store(0, 2)

@@ -1,10 +1,11 @@
 """Pages on their way in and down: room, write policies, admission, failed copies."""
 
 from cache.hierarchy import Hierarchy
+from cache.keys import Page
 from cache.memory import allocate
 from cache.policies import Back, SecondTouch, Selective
 from cache.state import Level, Settings
-from cache.testing import PAGE_BYTES, SPACE, content, pages
+from cache.testing import PAGE_BYTES, SPACE, content, key, pages
 from cache.tiers.base import Tier
 from cache.tiers.host import Host
 from cache.tiers.slots import ABSENT
@@ -46,6 +47,18 @@ def test_what_is_hot_in_host_stays_in_ssd_too(make_rig: MakeRig) -> None:
     assert rig.ssd.find(SPACE, keys(0, 4)) == [True] * 4
 
 
+def test_pages_with_numbers_out_of_range_are_dropped_and_leak_no_slot(make_rig: MakeRig) -> None:
+    rig = make_rig(slots=4)
+    good, bad = pages(0, 2), [Page(key(9), 1 << 64, 16), Page(key(8), 1, 1 << 32), Page(key(7), 1, -1)]
+    for _ in range(3):
+        reservation = rig.tiers.reserve(SPACE, [good[0], *bad, good[1]])
+        assert reservation.dropped == 3
+        rig.tiers.commit(reservation)
+        rig.tiers.clear(Tier.HOST)
+    assert rig.store(0, 4) == 4
+    rig.tiers.audit()
+
+
 def test_leased_pages_stay_and_stores_drop(make_rig: MakeRig) -> None:
     rig = make_rig(slots=8)
     rig.store(0, 8)
@@ -71,6 +84,17 @@ def test_write_back_writes_before_eviction_only(make_rig: MakeRig) -> None:
     assert counts.evictions > 40
     assert counts.drops < 4
     assert rig.ssd.usage().pages >= 40
+
+
+def test_what_write_back_has_put_off_is_written_at_the_end(make_rig: MakeRig) -> None:
+    rig = make_rig(slots=16, write=Back())
+    rig.store(0, 8)
+    assert rig.ssd.find(SPACE, keys(0, 8)) == [False] * 8
+    assert rig.tiers.flush(10)
+    assert rig.ssd.find(SPACE, keys(0, 8)) == [True] * 8
+    assert rig.tiers.statistics().tiers[Tier.SSD].stored == 8
+    assert rig.tiers.flush(10)
+    assert rig.tiers.statistics().tiers[Tier.SSD].stored == 8
 
 
 def test_selective_writes_at_the_second_touch(make_rig: MakeRig) -> None:

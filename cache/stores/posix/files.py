@@ -1,5 +1,9 @@
-"""Records as files: each read and written with one call, past the page cache where the file system can."""
+"""Records as files: each read and written with one call, past the page cache where the file system can.
 
+Paths are strings here: making a `Path` costs as much as a call.
+"""
+
+import contextlib
 import errno
 import os
 import threading
@@ -20,7 +24,7 @@ class Files:
     """Reads and writes records; blocks, raises OSError, and may be called from many threads."""
 
     def __init__(self, folder: Path, page_bytes: int) -> None:
-        self._folder = folder
+        self._folder = str(folder)
         self._page_bytes = page_bytes
         self._direct = getattr(os, "O_DIRECT", 0)
         self._buffers = threading.local()
@@ -33,7 +37,7 @@ class Files:
     def has(self, name: str) -> bool:
         """Whether a record is there."""
         try:
-            os.stat(f"{self._folder}/{name}")  # noqa: PTH116 - a Path costs as much as the call
+            os.stat(f"{self._folder}/{name}")
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
@@ -44,7 +48,7 @@ class Files:
 
     def unlink(self, name: str) -> None:
         """Remove a record, if it is there."""
-        (self._folder / name).unlink(missing_ok=True)
+        _unlink(f"{self._folder}/{name}")
 
     def read(self, name: str, namespace: Namespace, key: bytes, into: Parts, generation: int) -> Verdict:
         """Read a record's payload into the parts, and say whether it is the page that was asked for."""
@@ -66,7 +70,7 @@ class Files:
         """Write a page's record under another name, then rename it: nobody ever sees a part of it."""
         header, bounce = self._own_buffers()
         seal(header, namespace, page, parts, stamp)
-        path = self._folder / name
+        path = f"{self._folder}/{name}"
         draft = draft_of(path)
         fd = self._create(draft)
         try:
@@ -78,21 +82,21 @@ class Files:
                     _put(fd, [header, bounce])
             finally:
                 os.close(fd)
-            draft.rename(path)
+            os.rename(draft, path)
         except OSError:
-            draft.unlink(missing_ok=True)
+            _unlink(draft)
             raise
 
-    def _create(self, draft: Path) -> int:
+    def _create(self, draft: str) -> int:
         """Open a new file, making the folders it lies in, should a collector take them away again."""
         for _ in range(4):
             try:
-                return self._open(str(draft), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+                return self._open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             except FileNotFoundError:
-                os.stat(self._folder / NAME)  # noqa: PTH116 - an empty mount point must stay empty
-                for folder in reversed(draft.parents[:3]):
+                os.stat(f"{self._folder}/{NAME}")  # an empty mount point must stay empty
+                for folder in reversed(Path(draft).parents[:3]):
                     folder.mkdir(_FOLDER_MODE, exist_ok=True)
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), draft.name)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), draft)
 
     def _open(self, path: str, flags: int) -> int:
         try:
@@ -113,6 +117,11 @@ class Files:
             return self._buffers.header, self._buffers.bounce
 
 
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
 def _fill(fd: int, buffers: Sequence[memoryview], least: int) -> bool:
     """Fill the buffers with the file, `least` bytes of it at least; False if it is shorter.
 
@@ -129,7 +138,7 @@ def _fill(fd: int, buffers: Sequence[memoryview], least: int) -> bool:
 
 def _put(fd: int, buffers: Sequence[memoryview]) -> None:
     """Write the buffers to a new file."""
-    wanted, done = sum(buffer.nbytes for buffer in buffers), 0
+    done, wanted = os.pwritev(fd, buffers, 0), sum(buffer.nbytes for buffer in buffers)
     while done < wanted:
         done += os.pwritev(fd, _from(buffers, done), done)
 

@@ -119,7 +119,7 @@ class PosixShelf(Shelf):
                 yield Entry(name, stat.st_size, stat.st_mtime)
 
     def _draft(self, path: Path, data: bytes) -> Path:
-        draft = draft_of(path)
+        draft = Path(draft_of(str(path)))
         try:
             with draft.open("xb") as file:
                 file.write(data)
@@ -154,9 +154,10 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def draft_of(path: Path) -> Path:
+def draft_of(path: str) -> str:
     """Where to write what shall become `path`."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/.{name}.{secrets.token_hex(8)}"
 
 
 @contextlib.contextmanager

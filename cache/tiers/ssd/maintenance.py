@@ -95,6 +95,8 @@ class SsdMaintenance(Maintenance):
                 "stop them, or clear the tenant through each engine's agent"
             )
         yield from (1 for _ in self._remove(lambda shelf, row: row.page.tenant == tenant))
+        for shelf in self._shelves(writable=True):
+            shelf.compact()  # a slot whose entry is damaged, or was never written, may hold theirs
 
     def _owner(self, path: Path) -> Owner | None:
         """Whose pages lie in a sub-folder; None when nobody could read any."""

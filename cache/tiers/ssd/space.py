@@ -3,6 +3,7 @@
 It grows by backed slots while cap, share and free-space floor allow, and shrinks.
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -12,6 +13,8 @@ from cache.tiers.ssd.folder import Folder, Limits, Seat, physical
 from cache.tiers.ssd.records import slot_bytes
 from cache.tiers.ssd.table import ENTRY_BYTES, Owner, Table
 from cache.tiers.ssd.uses import USED_BYTES, Uses
+
+logger = logging.getLogger(__name__)
 
 _STEP_BYTES = 1 << 30
 _STEPS = 64
@@ -40,6 +43,7 @@ class Space:
         self._slot = slot_bytes(owner.page_bytes)
         self.slots = files.pages.size() // self._slot
         self.holes: list[int] = []
+        self._told = False
 
     @property
     def capacity(self) -> int:
@@ -56,6 +60,7 @@ class Space:
                 fits = self._fits()
             count = min(max(min(self._limits.cap // _STEPS, _STEP_BYTES) // self._slot, 1), fits)
             if count < 1:
+                self._tell_of_other_caps()
                 return Growth([], 0)
             return self._refill(count) if self.holes else self._extend(min(count, self.capacity - self.slots))
 
@@ -100,6 +105,19 @@ class Space:
         by_floor = self._folder.free_space() - self._limits.free_floor
         room = min(by_cap, by_share, by_floor) - min(_MARGIN, self._limits.cap // 16) - BLOCK
         return room // (self._slot + ENTRY_BYTES + USED_BYTES)
+
+    def _tell_of_other_caps(self) -> None:
+        """A process with a larger cap fills the folder beyond ours, and we could never grow."""
+        taken = self._folder.physical()
+        if taken > self._limits.cap + _MARGIN and not self._told:
+            self._told = True
+            logger.warning(
+                "ssd: %s takes %d bytes, and the cap here is %d: another process on it has a larger cap, and "
+                "leaves this one no room. Give all of them the same cap",
+                self._folder.path,
+                taken,
+                self._limits.cap,
+            )
 
     def _at_cap(self) -> bool:
         """Whether the cap is the bound, rather than the file system: only then emptying others helps."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cache.errors import FolderError, SettingsError, refusal
 from cache.eviction import Eviction, Lru
-from cache.keys import KEY_BYTES, Namespace
+from cache.keys import KEY_BYTES, Namespace, Page
 from cache.memory import BLOCK, Parts, total
 from cache.record import Stamp, Verdict
 from cache.tiers.base import (
@@ -268,7 +268,7 @@ class Ssd(Store):
     # -- reading ----------------------------------------------------------------------------------
 
     def _read(self, namespace: Namespace, read: Read) -> Outcome:
-        if not self._fits(read.key, read.into):
+        if not self._fits(Page(read.key, 0, 0), read.into):
             return Outcome.FAILED
         with self._lock:
             (slot,) = self._book.find(namespace, [read.key])
@@ -299,14 +299,14 @@ class Ssd(Store):
 
     def _write(self, namespace: Namespace, write: Write) -> Outcome:
         page = write.page
-        if not self._fits(page.key, write.parts):
+        if not self._fits(page, write.parts):
             return Outcome.FAILED
         while True:
             with self._lock:
                 (slot,) = self._book.find(namespace, [page.key])
                 if slot != ABSENT:
                     self._book.touch([slot], write.used)
-                    return Outcome.DONE
+                    return Outcome.THERE
                 if self._closed or self._book.filling(namespace, page.key):
                     return Outcome.DROPPED
                 slot = self._book.take(namespace, page)
@@ -385,16 +385,19 @@ class Ssd(Store):
         except OSError as error:
             logger.warning("ssd: clearing slot %d of %s failed: %s", slot, self._seat.path, error)
 
-    def _fits(self, key: bytes, parts: Parts) -> bool:
-        """Whether a key and buffers are of sizes that lie here; a caller that mixes them up loses nothing."""
-        if 0 < len(key) <= KEY_BYTES and total(parts) == self._page_bytes:
+    def _fits(self, page: Page, parts: Parts) -> bool:
+        """Whether a page and its buffers can lie here; a caller that mixes them up loses nothing."""
+        if page.recordable and total(parts) == self._page_bytes:
             return True
         logger.error(
-            "ssd: a page of %d bytes and a key of %d was asked of slots of %d and keys of at most %d",
+            "ssd: %d bytes for a key of %d were asked of slots of %d and keys of at most %d; or a number is "
+            "out of its range: prefix key %d, end token %d",
             total(parts),
-            len(key),
+            len(page.key),
             self._page_bytes,
             KEY_BYTES,
+            page.prefix_key,
+            page.end_token,
         )
         return False
 

@@ -119,6 +119,20 @@ def test_clear_one_tenant_beside_a_living_engine(url: str, store: SharedStore) -
     assert left(url) == [3, 4]
 
 
+def test_clearing_a_tenant_leaves_nothing_that_may_be_theirs(url: str, store: SharedStore) -> None:
+    fill(store, 0, 6)
+    damaged, empty = path_of(url, store, 1), path_of(url, store, 2)
+    damaged.write_bytes(b"\0" * 100 + damaged.read_bytes()[100:])
+    empty.write_bytes(b"")
+    lost, fresh = (empty.with_name(f".{empty.name}.{digit * 16}") for digit in "ab")
+    for draft in (lost, fresh):
+        draft.write_bytes(b"half")
+    os.utime(lost, (1000, 1000))
+    assert run("clear", url, "--tenant", "7", "--yes").stdout == "0 pages removed\n"
+    assert left(url) == [0, 3, 4, 5]
+    assert [path.exists() for path in (damaged, empty, lost, fresh)] == [False, False, False, True]
+
+
 def test_clear_everything(url: str, store: SharedStore) -> None:
     fill(store, 0, 5)
     assert run("clear", url, stdin="n\n").exit_code == 1

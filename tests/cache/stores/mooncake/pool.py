@@ -19,6 +19,7 @@ from cache.stores.mooncake.options import Options
 from cache.stores.names import name_of
 from cache.testing import PAGE_BYTES, SPACE, content, key, page
 from cache.tiers.base import Outcome, Read, Store, Write
+from tests.ports import free_port
 
 SETTINGS = Settings(page_bytes=PAGE_BYTES)
 
@@ -40,7 +41,8 @@ class Master:
     """`mooncake_master` on loopback; a context manager."""
 
     def __init__(self, log: Path, *flags: str) -> None:
-        self.port, self.admin = _free_ports()
+        self.port = free_port(2)
+        self.admin = self.port + 1
         self._log = log
         self._flags = flags
         self._client: Client = None
@@ -176,10 +178,3 @@ def get(store: Store, number: int, size: int = PAGE_BYTES) -> Outcome:
 def key_of(store: Mooncake, page_key: bytes) -> str:
     """What Mooncake calls a page's record."""
     return store._mooncake.key(name_of(store._root.generation, SPACE, page_key))
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], two.getsockname()[1]

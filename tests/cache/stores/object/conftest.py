@@ -11,6 +11,7 @@ import boto3
 import pytest
 
 from tests.cache.stores.object.proxy import Proxy
+from tests.ports import free_port
 
 BUCKET = "kv-bucket"
 REGION = "us-east-1"
@@ -30,9 +31,7 @@ class S3:
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     log = (tmp_path_factory.mktemp("moto") / "log").open("w")
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     server = subprocess.Popen(command, stdout=log, stderr=log)

@@ -1,6 +1,7 @@
 """A real mount of another folder, that can be slowed, hung and broken: `python passthrough.py SOURCE TARGET`.
 
-Lines on stdin: "delay SECONDS" before each answer, "fail ERRNO" in place of one (0: none), "hang", "go".
+Lines on stdin: "delay SECONDS" before each answer, "width N" such delays at a time, "fail ERRNO" in place of
+an answer (0: none), "hang", "go".
 """
 
 import os
@@ -19,6 +20,7 @@ class Passthrough(mfusepy.Operations):  # type: ignore[misc]
     def __init__(self, source: str) -> None:
         self.source = source
         self.delay = 0.0
+        self.places = threading.Semaphore(1000)
         self.error = 0
         self.works = threading.Event()
         self.works.set()
@@ -29,6 +31,8 @@ class Passthrough(mfusepy.Operations):  # type: ignore[misc]
             what, _, value = line.strip().partition(" ")
             if what == "delay":
                 self.delay = float(value)
+            elif what == "width":
+                self.places = threading.Semaphore(int(value))
             elif what == "fail":
                 self.error = int(value)
             else:
@@ -37,7 +41,9 @@ class Passthrough(mfusepy.Operations):  # type: ignore[misc]
 
     def under(self, path: str) -> str:
         self.works.wait()
-        time.sleep(self.delay)
+        if self.delay:
+            with self.places:
+                time.sleep(self.delay)
         if self.error:
             raise mfusepy.FuseOSError(self.error)
         return self.source + path

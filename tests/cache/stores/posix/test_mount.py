@@ -20,7 +20,7 @@ from cache.testing import PAGE_BYTES, SPACE, StoreContract, content, key, page, 
 from cache.tiers.base import Outcome, Read, Store, Tier, Write
 from cache.tiers.host import Host
 from tests.cache.build import SLOW_PREFILL
-from tests.cache.stores.posix.conftest import Mount
+from tests.cache.stores.posix.mount import Mount
 from tests.cache.stores.posix.test_store import make, path_of
 
 LIMIT = 0.6

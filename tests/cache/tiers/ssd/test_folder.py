@@ -295,6 +295,18 @@ def test_a_lower_cap_keeps_what_fits(tmp_path: Path) -> None:
     assert set(checked) == {Verdict.WHOLE}
 
 
+def test_a_cap_that_others_exceed_is_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    large, small = make(tmp_path / "f", cap=4 << 20), make(tmp_path / "f", cap=512 << 10)
+    fill(large, count=400)
+    assert caplog.text == ""
+    for _ in range(2):
+        small._grow_after = 0.0
+        assert set(fill(small, count=4)) == {Outcome.FULL}
+    assert caplog.text.count("Give all of them the same cap") == 1
+    large.close()
+    small.close()
+
+
 def test_a_folder_that_is_removed_under_a_process_holds_no_space(tmp_path: Path) -> None:
     folder = tmp_path / "f"
     store = make(folder)
