@@ -13,6 +13,7 @@ COMMANDS = MappingProxyType(
         "up": "engine_adapters",
         "down": "engine_adapters",
         "launch": "engine_adapters",
+        "agent": "engine_adapters",
     }
 )
 """Command → the package whose `commands.py` has it."""

@@ -7,10 +7,13 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 import zmq.asyncio
 
+from engine_adapters.agent.keys import Keys
 from engine_adapters.errors import EngineAnswerInvalid
 from engine_adapters.events import Origin, Sink
 from engine_adapters.http import Connection, Headers
 from engine_adapters.subscriber import Endpoints, Subscriber
+from engine_adapters.wire import Endpoints as AgentEndpoints
+from engine_adapters.wire import endpoints
 
 
 class ModelCard(NamedTuple):
@@ -45,6 +48,19 @@ class Refusal(NamedTuple):
     code: str | None
 
 
+class AgentAddress(NamedTuple):
+    """Where one engine's agent is reached, and with which keys."""
+
+    control: str
+    keys: Keys | None = None
+    rank: int = 0
+
+    @property
+    def endpoints(self) -> AgentEndpoints:
+        """The sockets of this rank's agent."""
+        return endpoints(self.control, self.rank)
+
+
 class Address(NamedTuple):
     """Where one replica is reached."""
 
@@ -54,6 +70,13 @@ class Address(NamedTuple):
     rank: int = 0
     """Of data parallelism."""
     ranks: int = 1
+    agent: AgentAddress | None = None
+    """Of its agent; None where it has none. Of a data-parallel server, that of rank 0."""
+
+    @property
+    def rank_agent(self) -> AgentAddress | None:
+        """Where this rank's agent is."""
+        return self.agent and self.agent._replace(rank=self.rank)
 
     @property
     def rank_events(self) -> Endpoints | None:
@@ -113,11 +136,25 @@ class Engine(ABC):
         if status != 200:
             raise EngineAnswerInvalid(f"{self.connection.url}/v1/models answered {status}")
         try:
-            return [_card(raw) for raw in msgspec.json.decode(body, type=_Models).data]
+            cards = [_card(raw) for raw in msgspec.json.decode(body, type=_Models).data]
         except (msgspec.DecodeError, RecursionError) as error:
             raise EngineAnswerInvalid(
                 f"{self.connection.url}/v1/models is not a list of models: {error}"
             ) from error
+        for card in cards:
+            self._require_kind(card.card.get("owned_by"))
+        return cards
+
+    def _require_kind(self, owner: object) -> None:
+        if owner in _OWNERS and owner != self.kind:
+            raise EngineAnswerInvalid(
+                f"{self.connection.url} is an engine of the kind {owner}, not {self.kind}: "
+                f"say `engine: {owner}` of this replica (--replica {owner}+{self.connection.url})"
+            )
+
+
+_OWNERS = frozenset({"vllm", "sglang"})
+"""What engines of these kinds say of a model, as `owned_by`. Another word, maybe a proxy's, tells nothing."""
 
 
 class _Models(msgspec.Struct):

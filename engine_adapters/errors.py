@@ -6,12 +6,18 @@ EngineError
 ├── EngineDisconnected   the connection broke after the request was sent
 ├── EngineTimeout        connecting, or the next byte, took longer than its limit
 ├── EngineAnswerInvalid  an answer that no engine of this kind should give
-└── EventsInvalid        a message on the event stream that no engine of this kind should send
+├── EventsInvalid        a message on the event stream that no engine of this kind should send
+├── WireError            a frame of an engine's agent, or to it, that its version of the wire doesn't know
+└── AgentRefused         an engine's agent understood a call, and won't or can't do it
 
 And before it starts:
 
 SettingsError            settings of an engine's inside, or flags for its start, that can't be used
 """
+
+from typing import Literal
+
+RefusalCode = Literal["version", "invalid", "unknown_lora", "too_large", "busy", "unsupported", "failed"]
 
 
 class EngineError(Exception):
@@ -40,6 +46,18 @@ class EngineAnswerInvalid(EngineError):
 
 class EventsInvalid(EngineError):
     """A message on an engine's event stream isn't in the form that this version of the engine documents."""
+
+
+class WireError(EngineError):
+    """A frame between an engine's agent and a client isn't in the form of its version."""
+
+
+class AgentRefused(EngineError):
+    """An engine's agent understood a call and didn't do it; `code` says in one word why."""
+
+    def __init__(self, code: RefusalCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class SettingsError(Exception):

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine_adapters.settings import Tiers
+from engine_adapters.tiers import NONE
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class LocalReplica:
     def replay(self) -> str:
         """Endpoint that sends missed KV events again."""
         return f"ipc://{self.sockets}/{self.name}.replay"
+
+    @property
+    def agent(self) -> str:
+        """Endpoint of its agent, which comes with tiers; empty: it has none."""
+        return f"ipc://{self.sockets}/{self.name}.agent" if self.tiers.mode != NONE else ""
 
     @property
     def local(self) -> bool:

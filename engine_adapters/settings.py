@@ -8,24 +8,30 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     Field,
+    PlainSerializer,
     PositiveFloat,
+    PositiveInt,
     ValidationError,
     model_validator,
 )
 
 from cache import policies, state, stores
+from cache.economics import Priors
 from cache.errors import CacheError
+from cache.sizes import format_size, parse_size
 from cache.stores import address
 from cache.stores.opening import KINDS
 from cache.tiers.ssd.folder import Limits
 
+from . import wire
 from .errors import SettingsError
-from .sizes import Size
 from .validation import Section, explain, nearest, section_of
 
 PREFIX = "HPKV_CACHE__"
@@ -52,9 +58,30 @@ def _readable(path: Path) -> Path:
     return path
 
 
+def _http_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is none
+        good = False
+    if not good or not url.isascii() or re.search(r"[@?#\s]", url):
+        raise ValueError("write http://HOST:PORT or https://HOST:PORT, without credentials")
+    return url.rstrip("/")
+
+
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+
+
+def _large_enough(size: int) -> int:
+    if size < _LEAST:
+        raise ValueError(f"{format_size(size)} is too small: a tier has {format_size(_LEAST)} at the least")
+    return size
+
+
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 KeyFile = Annotated[Path, AfterValidator(_readable)]
-TierSize = Annotated[Size, Field(ge=_LEAST)]
+Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size, when_used="json")]
+TierSize = Annotated[Size, AfterValidator(_large_enough)]
 
 
 class StoreSettings(Section):
@@ -118,7 +145,8 @@ class Tiers(Section):
     """Which tiers are on, and where. The engine's own `gpu` cache always is."""
 
     host: TierSize | None = Field(
-        default=None, description="bytes of CPU memory, all ranks of an engine together"
+        default=None,
+        description="bytes of CPU memory, all ranks of an engine together; each data-parallel rank's",
     )
     ssd: SsdSettings | None = None
     shared: SharedSettings | None = None
@@ -163,6 +191,9 @@ class AgentSettings(Section):
     def _guarded(self) -> Self:
         if (self.key_file is None) != (self.clients_file is None):
             raise ValueError("key_file and clients_file go together: set both or neither")
+        port = re.search(r"^tcp:.*:(\d+)$", self.bind or "")
+        if port is not None and not 0 < int(port[1]) <= 65533:
+            raise ValueError(f"bind {self.bind}: an agent takes this port and the next two, up to 65535")
         local = re.match(r"ipc://|tcp://(127\.\d+\.\d+\.\d+|localhost|\[::1\]):", self.bind or "ipc://")
         if not local and self.key_file is None:
             raise ValueError(
@@ -171,12 +202,23 @@ class AgentSettings(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _bindable(self) -> Self:
+        if self.bind is not None and not all(map(wire.bindable, wire.endpoints(self.bind))):
+            raise ValueError(
+                f"bind {self.bind} is too long: its sockets' paths, of which the last ends in .replay, have "
+                f"{wire.LONGEST_PATH} bytes at the most"
+            )
+        return self
+
 
 class GatewaySettings(Section):
     """The gateway at which the engine registers itself."""
 
-    url: str = Field(pattern=r"^https?://[^@?#]+$")
+    url: HttpUrl
+    replica_url: HttpUrl = Field(description="how the gateway reaches the engine's HTTP server")
     admin_key_file: KeyFile | None = Field(default=None, description="holds one of the gateway's admin keys")
+    ranks: PositiveInt = Field(default=1, description="data-parallel ranks behind that address")
 
 
 class Settings(Tiers):
@@ -195,16 +237,27 @@ class Settings(Tiers):
     agent: AgentSettings = AgentSettings()
     gateway: GatewaySettings | None = None
 
-    def hierarchy(self, page_tokens: int, page_bytes: int) -> state.Settings:
-        """The same for `cache.hierarchy`, once the engine has said how large its pages are."""
+    def hierarchy(
+        self,
+        page_tokens: int,
+        page_bytes: int,
+        threshold: int | None = None,
+        priors: Priors | None = None,
+    ) -> state.Settings:
+        """The same for `cache.hierarchy`, once the engine has said how large its pages are.
+
+        `threshold` stands in for `token_threshold` where the engine applies that itself; `priors`: what is
+        believed of its speed before it has computed anything, a GPU's unless given.
+        """
         return state.Settings(
             page_tokens=page_tokens,
             page_bytes=page_bytes,
-            threshold=self.token_threshold,
+            threshold=self.token_threshold if threshold is None else threshold,
             load_seconds=self.load_s,
             look_seconds=self.look_s,
             hit_seconds=self.hit_s,
             write=_WRITE[self.write](),
+            priors=priors or Priors(),
         )
 
 
@@ -227,7 +280,7 @@ def load_settings(
         SettingsError
     """
     ours = {key: value for key, value in configuration.items() if key not in engine_keys}
-    variables = _variables(environ, threshold_variable)
+    variables = variables_of(environ, threshold_variable)
     for name, way in variables.items():
         ours = _with(ours, way, environ[name])
     try:
@@ -238,8 +291,11 @@ def load_settings(
         ) from error
 
 
-def _variables(environ: Mapping[str, str], threshold_variable: str) -> dict[str, tuple[str, ...]]:
-    """Each variable that is set, and the way to its setting."""
+def variables_of(environ: Mapping[str, str], threshold_variable: str) -> dict[str, tuple[str, ...]]:
+    """Each variable that is set, and the way to its setting.
+
+    Raises SettingsError for one that isn't known.
+    """
     known = {PREFIX + "__".join(way).upper(): way for way in _ways(Settings)}
     del known[PREFIX + THRESHOLD.upper()]
     known[threshold_variable] = (THRESHOLD,)
@@ -248,6 +304,17 @@ def _variables(environ: Mapping[str, str], threshold_variable: str) -> dict[str,
         if name.startswith((PREFIX, family)) and name not in known:
             raise SettingsError(f"{name}: no such variable{nearest(name, known)}")
     return {name: way for name, way in known.items() if environ.get(name)}
+
+
+def thresholds_of_others(environ: Mapping[str, str], threshold_variable: str) -> list[str]:
+    """Other engines' threshold variables, where they alone are set: somebody may have meant this one.
+
+    An environment for engines of several kinds has each kind's.
+    """
+    others = [
+        name for name in environ if re.fullmatch(r"[A-Z]+_HPKV_TOKEN_THRESHOLD", name) and environ[name]
+    ]
+    return [] if threshold_variable in others else sorted(others)
 
 
 def _ways(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:

@@ -9,13 +9,16 @@ is missing is asked for again.
 A sequence number says little by itself: a restarted engine counts from 0 anew. A replay therefore starts with
 the last message that was applied: if it comes back with another time of publishing, or not at all, the engine
 is not the one that sent it.
+
+Where a replay can't tell everything, a snapshot can, if the source has one: it stands at the beginning and
+after every gap that stays, and the stream goes on behind the message up to which it is true.
 """
 
 import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
@@ -24,7 +27,8 @@ import zmq
 import zmq.asyncio
 import zmq.utils.monitor
 
-from engine_adapters.errors import EventsInvalid
+from engine_adapters.agent.keys import Keys
+from engine_adapters.errors import EngineError, EventsInvalid
 from engine_adapters.events import Change, Cleared, Origin, Sink, Tier
 
 LOG = logging.getLogger(__name__)
@@ -39,6 +43,13 @@ SLICE_MESSAGES: Final = 64
 MAX_BACKLOG: Final = 65_536
 UNCONNECTED_S: Final = 10.0
 RETRY_S: Final = 5.0
+IN_MEMORY: Final = frozenset((Tier.GPU, Tier.HOST))
+"""Tiers that end with their engine."""
+
+
+Snapshot = Callable[[], Awaitable[int]]
+"""Tells the sink all that is there, in place of what was told before; returns the number of the stream's last
+message that it knows of. Raises EngineError where it can't be had."""
 
 
 class Decoder(Protocol):
@@ -83,8 +94,9 @@ class StreamState:
     """What is known of a stream, for metrics and readiness.
 
     `heard` is when the last message came, by the subscriber's clock; `published`, when the engine sent it, by
-    its own. `gaps` were found, `lost` of them could not be filled. `unanswered` replays got no end.
-    `failures` are errors of ours, after each of which the stream was followed anew.
+    its own; -inf while nothing was heard since the beginning, a loss or a snapshot. `gaps` were found, `lost`
+    of them could not be filled. `unanswered` replays got no end. `failures` are errors of ours, and snapshots
+    that could not be had, after each of which the stream was followed anew.
     """
 
     connected: bool = False
@@ -95,6 +107,7 @@ class StreamState:
     gaps: int = 0
     lost: int = 0
     replays: int = 0
+    snapshots: int = 0
     unanswered: int = 0
     restarts: int = 0
     invalid: int = 0
@@ -106,6 +119,8 @@ class _Replay(Enum):
 
     WHOLE = auto()
     HOLE = auto()
+    FORGOTTEN = auto()
+    """There is no record any more of what we heard last."""
     RESTARTED = auto()
     UNANSWERED = auto()
 
@@ -113,7 +128,9 @@ class _Replay(Enum):
 class Subscriber:
     """Follows the stream of one origin into a sink. `run` until cancelled; `state` may be read at any time.
 
-    `tiers` are those that the stream speaks of: they are forgotten when a gap can't be filled.
+    `tiers` are those that are forgotten when a gap can't be filled; of a restarted engine, those of them that
+    lie in its memory. `snapshot`, if there is one, then tells them anew. `keys` are for sockets that ask for
+    them.
     """
 
     def __init__(
@@ -125,6 +142,8 @@ class Subscriber:
         context: zmq.asyncio.Context,
         *,
         tiers: tuple[Tier, ...] = (Tier.GPU,),
+        snapshot: Snapshot | None = None,
+        keys: Keys | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.state = StreamState()
@@ -134,6 +153,8 @@ class Subscriber:
         self._sink = sink
         self._context = context
         self._tiers = tiers
+        self._snapshot = snapshot
+        self._keys = keys
         self._clock = clock
         self._check = asyncio.Event()
         self._told: set[str] = set()
@@ -145,6 +166,14 @@ class Subscriber:
             while True:
                 try:
                     await self._connect()
+                except EngineError as error:
+                    self.state.failures += 1
+                    LOG.warning(
+                        "event stream of %s: no snapshot: %s; followed anew in %g s",
+                        self._endpoints.events,
+                        error,
+                        RETRY_S,
+                    )
                 except Exception:
                     self.state.failures += 1
                     LOG.exception(
@@ -156,12 +185,19 @@ class Subscriber:
             unconnected.cancel()
             self.state.connected = False
 
+    def _socket(self, kind: int) -> zmq.asyncio.Socket:
+        socket = self._context.socket(kind)
+        socket.ipv6 = "[" in self._endpoints.events
+        if self._keys is not None:
+            self._keys.put_on(socket)
+        return socket
+
     def check(self) -> None:
         """Make sure, soon, that the engine is still the one that was heard last."""
         self._check.set()
 
     async def _connect(self) -> None:
-        socket = self._context.socket(zmq.SUB)
+        socket = self._socket(zmq.SUB)
         socket.set_hwm(HIGH_WATER)
         socket.subscribe(b"")
         monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
@@ -228,9 +264,10 @@ class Subscriber:
             self.state.gaps += bool(expected)
             await self._catch_up()
         elif sequence < expected:
-            if self._published(payload) <= self.state.published:
-                return  # the replay had it
-            self._restarted()
+            known = self.state.published
+            if known == -math.inf or self._published(payload) <= known:
+                return  # the replay or the snapshot had it
+            await self._restarted()
             await self._catch_up()
         if sequence > self.state.sequence:
             self._apply(sequence, payload)
@@ -272,10 +309,12 @@ class Subscriber:
             await asyncio.sleep(GATHER_S)
 
     async def _catch_up(self) -> None:
-        """Replay what was missed, as far as the engine still has it."""
+        """Make up for what was missed: by a replay, as far as the engine still has it; else by a snapshot."""
         if self._endpoints.replay is None:
-            self._lost()
+            await self._lost()
             return
+        if self.state.sequence < 0:
+            await self._take_snapshot()
         self.state.replays += 1
         before = None
         while before != self.state.sequence:
@@ -284,14 +323,17 @@ class Subscriber:
             if how is _Replay.WHOLE:
                 return
             if how is _Replay.RESTARTED:
-                self._restarted()
+                await self._restarted()
+                before = None
+            elif how is _Replay.FORGOTTEN:
+                await self._lost()
                 before = None
         self.state.unanswered += 1
-        self._lost()
+        await self._lost()
 
     async def _replay(self, endpoint: str) -> _Replay:
         """Ask once. A socket of its own, so that no answer to an earlier question comes in between."""
-        socket = self._context.socket(zmq.DEALER)
+        socket = self._socket(zmq.DEALER)
         socket.set_hwm(0)
         try:
             socket.connect(endpoint)
@@ -301,7 +343,7 @@ class Subscriber:
             socket.close(linger=0)
 
     async def _read_replay(self, socket: zmq.asyncio.Socket) -> _Replay:
-        verified = self.state.sequence < 0
+        fresh = self.state.published == -math.inf
         read = 0
         while await socket.poll(int(REPLAY_SILENCE_S * 1000)):
             frames = await socket.recv_multipart()
@@ -310,45 +352,63 @@ class Subscriber:
                 self._invalid("replay", "a replay's answer that doesn't end in sequence of 8 bytes, payload")
                 return _Replay.HOLE
             if sequence < 0:
-                return _Replay.WHOLE if verified else _Replay.RESTARTED
-            if verified and read and sequence != self.state.sequence + 1:
+                return _Replay.WHOLE if read or fresh else _Replay.RESTARTED
+            if read and sequence != self.state.sequence + 1:
                 return _Replay.HOLE
-            if verified or sequence > self.state.sequence:
-                if not verified:
-                    self._lost()  # it has no record any more of what we heard last
-                verified = True
+            broken = None if read else self._first(sequence, payload)
+            if broken is not None:
+                return broken
+            if sequence > self.state.sequence:
                 self._apply(sequence, payload)
-            elif self._published(payload) == self.state.published:
-                verified = True
-            else:
-                return _Replay.RESTARTED
             read += 1
             if read % SLICE_MESSAGES == 0:
                 await self._room()
                 await asyncio.sleep(0)
         return _Replay.UNANSWERED
 
-    def _restarted(self) -> None:
+    def _first(self, sequence: int, payload: bytes) -> _Replay | None:
+        """What a replay's first message shows; None: it goes on from where we are."""
+        state = self.state
+        if state.published == -math.inf:
+            if self._snapshot is not None and sequence > state.sequence + 1:
+                return _Replay.FORGOTTEN
+            if sequence == state.sequence:
+                state.published = self._published(payload)
+            return None
+        if sequence > state.sequence:
+            return _Replay.FORGOTTEN
+        return None if self._published(payload) == state.published else _Replay.RESTARTED
+
+    async def _take_snapshot(self) -> None:
+        if self._snapshot is not None:
+            self._hand_over()
+            self.state.sequence = await self._snapshot()
+            self.state.published = -math.inf
+            self.state.snapshots += 1
+
+    async def _restarted(self) -> None:
         """Another engine answers: what the last one said of its memory is void."""
         self.state.restarts += 1
         LOG.warning(
             "event stream of %s: the engine restarted, or has no record of what it sent",
             self._endpoints.events,
         )
-        self._forget((Tier.GPU, Tier.HOST))
+        await self._forget(tuple(tier for tier in self._tiers if tier in IN_MEMORY))
 
-    def _lost(self) -> None:
+    async def _lost(self) -> None:
         """A gap stays: some of what was heard may be wrong by now."""
         if self.state.sequence >= 0:
             self.state.lost += 1
             LOG.warning("event stream of %s: messages are lost and can't be replayed", self._endpoints.events)
-            self._forget(self._tiers)
+            await self._forget(self._tiers)
 
-    def _forget(self, tiers: tuple[Tier, ...]) -> None:
+    async def _forget(self, tiers: tuple[Tier, ...]) -> None:
+        """Take back what was heard of these tiers; a snapshot, if there is one, tells what is true now."""
         self._hand_over()
         self._sink.push(self._origin, [Cleared(tiers)])
         self.state.sequence = -1
         self.state.published = -math.inf
+        await self._take_snapshot()
 
 
 def _sequence(frames: list[bytes]) -> int | None:

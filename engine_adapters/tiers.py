@@ -6,13 +6,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cache.sizes import format_size
+
 from .errors import SettingsError
 from .settings import Tiers
-from .sizes import format_size
 from .validation import explain, nearest
 
 EXAMPLE = "host=8GiB,ssd=/data/kv:200GiB,shared=s3://bucket/kv"
 NONE = "gpu"
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _LIKE_CAP = re.compile(r":(\d[^/]*)$")
 _CAP = re.compile(r"(.*):(\d[\d.]*[kKMGTP]?i?B)")
 
@@ -55,6 +57,9 @@ def _store(name: str, value: str) -> dict[str, Any]:
         raise SettingsError(
             f"tiers: {name}={value}: {size[1]!r} is no size: write it with its unit, such as 200GiB"
         )
+    if _SCHEME.match(where) and (name == "ssd" or "://" not in where):
+        wanted = "a folder; a store's URL is for shared" if name == "ssd" else "a folder or SCHEME://…"
+        raise SettingsError(f"tiers: {name}={value}: {where} is no path, and {name} takes {wanted}")
     if name == "ssd" or "://" not in where:
         where = str(Path(where).expanduser().absolute())
     return {"path" if name == "ssd" else "url": where, **cap}

@@ -25,10 +25,11 @@ def section_of(model: type[BaseModel], name: str) -> type[BaseModel] | None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Name what may have been meant, and all that could be."""
+    """Name what may have been meant, if something is near, and all that could be."""
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-    return "".join(f"; did you mean {one}? (known: {', '.join(known)})" for one in close)
+    close = difflib.get_close_matches(name, known, n=1)
+    meant = f"; did you mean {close[0]}?" if close else ""
+    return f"{meant} (known: {', '.join(known)})"
 
 
 def explain(error: ValidationError, model: type[BaseModel], sources: Mapping[Way, str]) -> str:

@@ -10,13 +10,11 @@ from engine_adapters.replica import LocalReplica
 from . import launch
 from .launch import Launch
 
-HOST_TIER = (
-    "--enable-hierarchical-cache",
-    "--hicache-io-backend=direct",
-    "--hicache-mem-layout=page_first_direct",
-    "--hicache-size=1",
-)
-"""SGLang's own host tier of 1 GB, with the copies that `shims/host.py` has for a CPU."""
+COPIES = ("--hicache-io-backend=direct", "--hicache-mem-layout=page_first_direct")
+"""Between device and host tier, those that `shims/host.py` has for a CPU."""
+
+HOST_TIER = ("--enable-hierarchical-cache", "--hicache-size=1", *COPIES)
+"""SGLang's own host tier of 1 GB, and no other."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +22,12 @@ class CpuReplica(LocalReplica):
     """One SGLang replica to be. `kv_tokens` fit into its KV cache."""
 
     kv_tokens: int = 32768
+
+    @property
+    def agent(self) -> str:
+        """Endpoint of its agent, which comes with tiers below SGLang's own."""
+        below = self.tiers.ssd is not None or self.tiers.shared is not None
+        return super().agent if below else ""
 
     def launch(self) -> Launch:
         """The same as `hpkv launch sglang` is told it."""
@@ -34,14 +38,17 @@ class CpuReplica(LocalReplica):
             "--device=cpu",
             f"--max-total-tokens={self.kv_tokens}",
             "--sleep-on-idle",  # its scheduler would keep a core busy with waiting
+            "--tool-call-parser=hermes",
+            *(COPIES if self.tiers.host is not None else ()),
             *self.extra,
         )
-        return Launch(self.model, Endpoints(self.events, self.replay), flags)
+        endpoints = Endpoints(self.events, self.replay)
+        return Launch(self.model, self.tiers, endpoints, flags, socket=self.agent)
 
 
 def command(replica: CpuReplica, executable: Path, base: Mapping[str, str]) -> list[str]:
     """Return the command line; `executable` is the environment's `sglang`. Raises SettingsError."""
-    return launch.command(replica.launch(), executable)
+    return launch.command(replica.launch(), executable, base)
 
 
 def environment(replica: CpuReplica, base: Mapping[str, str]) -> dict[str, str]:

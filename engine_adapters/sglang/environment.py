@@ -8,6 +8,7 @@ VERSION = "0.5.23"
 
 _PLUGINS = """\
 [sglang.srt.plugins]
+hpkv = engine_adapters.sglang.inside.plugin:register
 hpkv_cpu = engine_adapters.sglang.shims.plugin:register
 """
 

@@ -1,14 +1,43 @@
 """The part of SGLang's command line that is ours, and the flags that it can't be mixed with."""
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
+from cache.sizes import format_size
+from engine_adapters.errors import SettingsError
 from engine_adapters.flags import Endpoints
+from engine_adapters.settings import Settings
 
 CLASHES = {
     "--kv-events-config": "use --events and --replay",
     "--disable-radix-cache": "without a prefix cache there is nothing to keep",
     "--model-path": "the model is the argument before --",
 }
+
+TIER_CLASHES = {
+    "--hicache-size": "use --tiers host=SIZE",
+    "--hicache-ratio": "use --tiers host=SIZE",
+    "--hicache-host-memory-mode": "host memory is a tier here, not a buffer",
+    "--hicache-write-policy": "set HPKV_CACHE__WRITE to through, back or selective",
+    "--hicache-storage-backend": "use --tiers",
+    "--hicache-storage-backend-extra-config": "use --tiers, and variables for the rest",
+    "--enable-unified-cache-external-linker": "it replaces the host tier",
+    "--enable-lmcache": "it replaces the host tier",
+    "--enable-flexkv": "it replaces the host tier",
+    "--radix-cache-backend": "the tiers lie under SGLang's own",
+}
+"""Beside those, with tiers."""
+
+BACKEND = {
+    "backend_name": "hpkv",
+    "module_path": "engine_adapters.sglang.inside.storage",
+    "class_name": "HpkvStorage",
+    "interface_v1": 1,
+}
+WRITE = {"through": "write_through", "back": "write_back", "selective": "write_through_selective"}
+GB = 10**9
+"""In which SGLang counts host memory."""
 
 PAGE_TOKENS = 16
 
@@ -27,4 +56,32 @@ def watched(endpoints: Endpoints) -> list[str]:
         "--enable-metrics",
         f"--page-size={PAGE_TOKENS}",  # SGLang's default is 1: an event's bytes for each token
         f"--kv-events-config={json.dumps(events)}",
+    ]
+
+
+def tiered(settings: Settings, configuration: Mapping[str, Any], ranks: int) -> list[str]:
+    """Return the flags for SGLang's host tier, and those that put ours below it.
+
+    `ranks` share `host`: each has a part of every page. `configuration` is as `load_settings` takes it.
+    Raises SettingsError.
+    """
+    host = settings.host or 0
+    each = host // ranks // GB
+    if each < 1:
+        raise SettingsError(
+            f"host: SGLang counts each rank's host memory in whole GB, and {format_size(host)} is less than "
+            f"{ranks} GB: make it host={ranks}GB or more"
+        )
+    ours = [
+        "--enable-hierarchical-cache",
+        f"--hicache-size={each}",
+        f"--hicache-write-policy={WRITE[settings.write]}",
+    ]
+    if settings.ssd is None and settings.shared is None:
+        return ours
+    extra = {**BACKEND, "prefetch_threshold": settings.token_threshold, **configuration}
+    return [
+        *ours,
+        "--hicache-storage-backend=dynamic",
+        f"--hicache-storage-backend-extra-config={json.dumps(extra)}",
     ]

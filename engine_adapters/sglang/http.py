@@ -55,19 +55,21 @@ class SglangEngine(Engine):
         """Ask `/ready`. `/health` takes a second, and generates a token where nobody else has one
         generated."""
         status, _ = await self.connection.fetch("/ready", timeout_s=timeout_s)
+        if status == 404:
+            await self.models(timeout_s=timeout_s)  # which tells if this is another kind of engine
         if status != 200:
             raise EngineAnswerInvalid(f"{self.connection.url}/ready answered {status}")
 
     async def models(self, *, timeout_s: float) -> list[ModelCard]:
         """As `Engine.models`. The cards name no source: `/model_info` does."""
         cards = await super().models(timeout_s=timeout_s)
+        await self._require_ranks(timeout_s)
         info = await self._ask("/model_info", _ModelInfo, timeout_s)
         return [card._replace(root=info.tokenizer_path) if card.parent is None else card for card in cards]
 
     async def load(self, *, timeout_s: float) -> Load:
         """Running, waiting and KV use of this rank."""
-        loads = (await self._ask("/v1/loads?include=core", _Loads, timeout_s)).loads
-        ours = [load for load in loads if load.dp_rank == self.address.rank]
+        ours = [load for load in await self._loads(timeout_s) if load.dp_rank == self.address.rank]
         return Load(
             running=sum(load.num_running_reqs for load in ours),
             waiting=sum(load.num_waiting_reqs for load in ours),
@@ -85,6 +87,22 @@ class SglangEngine(Engine):
             return body
         start = body.index(b"{") + 1
         return b'%b"lora_path":%b,%b' % (body[:start], orjson.dumps(model), body[start:])
+
+    async def _require_ranks(self, timeout_s: float) -> None:
+        """A rank that isn't there would refuse its requests; of one too many, the cache would stay unseen."""
+        try:
+            ranks = {load.dp_rank for load in await self._loads(timeout_s)}
+        except EngineAnswerInvalid:
+            return  # a proxy that has no loads: it says nothing of ranks
+        if ranks and len(ranks) != self.address.ranks:
+            raise EngineAnswerInvalid(
+                f"{self.connection.url} has {len(ranks)} data-parallel ranks, not {self.address.ranks}: "
+                f"say `ranks: {len(ranks)}` of this replica"
+            )
+
+    async def _loads(self, timeout_s: float) -> list[_Load]:
+        """Of all ranks: each tells of itself as soon as it is idle for the first time."""
+        return (await self._ask("/v1/loads?include=core", _Loads, timeout_s)).loads
 
     async def _ask(self, path: str, kind: type[T], timeout_s: float) -> T:
         status, answer = await self.connection.fetch(path, timeout_s=timeout_s)

@@ -40,9 +40,8 @@ class Recipe:
     starts: tuple[str, ...] = ()
 
     def digest(self) -> str:
-        """Name all that the environment depends on."""
+        """Name all that is installed in it; what is ours is linked anew each time."""
         parts = [self.requirements.read_text(), repr(self.aliases), sys.version]
-        parts += [self.entry_points, *self.starts] if self.entry_points or self.starts else []
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -82,8 +81,9 @@ def ensure(recipe: Recipe, home: Path, log: Path, detail: Detail) -> Environment
     with _only_maker(folder):
         if not is_whole(folder, recipe):
             _make(folder, recipe, log, detail)
-        # Another checkout may have used it since: all that differs is where our packages lie.
+        # Another checkout may have used it since: what differs is where our packages lie, and our plugins.
         link_project(site_packages_of(folder), project_root())
+        add_plugins(site_packages_of(folder), recipe)
     return Environment(folder)
 
 
@@ -167,9 +167,9 @@ def site_packages_of(folder: Path) -> Path:
 
 
 def add_distribution(site_packages: Path, name: str, version: str) -> None:
-    """Register a distribution that has a name and a version and no files."""
+    """Register a distribution that has a name and a version and no files; again, it stays."""
     folder = site_packages / f"{name}-{version}.dist-info"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from engine_adapters import shared_memory
+from engine_adapters import memory
+from engine_adapters.levels import check_folder
 from engine_adapters.replica import LocalReplica
 
 from . import environments, gateway, http, machine, notices, small_model, snippets
@@ -49,7 +50,7 @@ def up(options: Options, progress: Progress, prepare: Prepare = prepare) -> None
     """Run a fleet until a signal ends it. `prepare` makes the engine's environment where it is needed.
 
     Raises:
-        UpError: it could not start, or could not go on. Whatever was started has ended then.
+        UpError, SettingsError: it could not start, or could not go on. Whatever was started has ended then.
         KeyboardInterrupt: the same, while it was starting.
     """
     folder = Folder(options.state)
@@ -93,7 +94,7 @@ class Fleet:
             model = launches[0].served_name
             self._start_replicas(launches)
             upstreams = [
-                Upstream(it.name, it.url, it.events, it.replay, kind)
+                Upstream(it.name, it.url, it.events, it.replay, kind, it.agent)
                 for it, kind in zip(launches, options.kinds, strict=True)
             ]
         self._start_gateway(upstreams)
@@ -121,10 +122,12 @@ class Fleet:
         for port in options.engine_ports:
             machine.require_port(port, "--engine-port (ENGINE_PORT=)")
         model = find_model(options)
+        if options.tiers.ssd is not None:
+            check_folder(options.tiers.ssd.path)
         host = options.tiers.host or 0
-        shared_memory.require(options.replicas * host)
+        memory.require_shared(options.kinds.count("vllm") * host)
         each = ENGINE_MEMORY + machine.GIB + model.weights + host
-        machine.require_memory(options.replicas, each, machine.available_memory())
+        machine.require_memory(options.replicas, each, memory.available())
         return model
 
     def _launches(self, model: Model) -> list[LocalReplica]:
@@ -160,6 +163,8 @@ class Fleet:
         with self._progress.step(GATEWAY) as step:
             gateway.write_config(self._config, self._options.port, upstreams)
             child = self._start(GATEWAY, gateway.command(self._config), os.environ)
+            self._await({child: partial(http.answers, f"{self._url}/readyz")}, step.detail)
+        with self._progress.step("the gateway's tokenizer, compared with the replicas'") as step:
             self._await({child: partial(http.is_settled, f"{self._url}/readyz")}, step.detail)
 
     def _start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:

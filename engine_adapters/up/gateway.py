@@ -11,13 +11,14 @@ import yaml
 
 @dataclass(frozen=True)
 class Upstream:
-    """A replica as the gateway is told of it; empty event endpoints are not known."""
+    """A replica as the gateway is told of it; empty endpoints are not known."""
 
     name: str
     url: str
     events: str = ""
     replay: str = ""
     engine: str = "vllm"
+    agent: str = ""
 
 
 def write_config(file: Path, port: int, upstreams: Sequence[Upstream]) -> None:
@@ -31,7 +32,7 @@ def write_config(file: Path, port: int, upstreams: Sequence[Upstream]) -> None:
 
 def _entry(upstream: Upstream) -> dict[str, Any]:
     entry = {"name": upstream.name, "url": upstream.url, "engine": upstream.engine}
-    endpoints = {"events": upstream.events, "replay": upstream.replay}
+    endpoints = {"events": upstream.events, "replay": upstream.replay, "agent": upstream.agent}
     return entry | {key: endpoint for key, endpoint in endpoints.items() if endpoint}
 
 

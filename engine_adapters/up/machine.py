@@ -1,4 +1,4 @@
-"""What this machine has to give: memory, cores, ports."""
+"""What this machine has to give to a fleet: memory, cores, ports."""
 
 import socket
 from collections.abc import Iterable, Iterator
@@ -8,28 +8,6 @@ from .errors import NotEnoughMemory, PortTaken
 
 GIB = 1 << 30
 PROC = Path("/proc")
-CGROUPS = Path("/sys/fs/cgroup")
-
-
-def available_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Bytes that new processes can take: the machine's, or what this control group leaves if less."""
-    lines = (proc / "meminfo").read_text().splitlines()
-    machine = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-    return min([machine, *_left_in_cgroups(proc, cgroups)])
-
-
-def _left_in_cgroups(proc: Path, cgroups: Path) -> Iterator[int]:
-    """Limit less use, for each control group (version 2) around this process. File pages can be dropped."""
-    entries = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
-    for path in (entry[2] for entry in entries if entry[0] == "0"):
-        group = cgroups / path.lstrip("/")
-        while group.is_relative_to(cgroups):
-            limit = group / "memory.max"
-            if limit.is_file() and limit.read_text().strip() != "max":
-                stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-                used = int((group / "memory.current").read_text()) - int(stat["inactive_file"])
-                yield max(0, int(limit.read_text()) - used)
-            group = group.parent
 
 
 def require_memory(replicas: int, each: int, available: int) -> None:

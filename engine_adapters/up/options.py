@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine_adapters.settings import Tiers
-from engine_adapters.tiers import NONE
 
 from . import hub, small_model
 from .errors import ModelUnusable, UpError
@@ -46,8 +45,6 @@ class Options:
             raise UpError(f"--replicas {self.replicas}: from 1 to {MOST_REPLICAS} are possible")
         if self.engine not in ENGINES:
             raise UpError(f"--engine {self.engine}: choose from {', '.join(ENGINES)}")
-        if "sglang" in self.kinds and self.tiers.mode != NONE:
-            raise UpError(f"--engine {self.engine} has SGLang in it, which has no tiers of ours: --tiers gpu")
         if self.port in self.engine_ports:
             raise UpError(f"--port {self.port} is also a replica's; set --engine-port to other ports")
         for url in self.engines:

@@ -32,7 +32,8 @@ class CpuReplica(LocalReplica):
             "--tool-call-parser=hermes",
             *self.extra,
         )
-        return Launch(self.model, self.tiers, Endpoints(self.events, self.replay), flags)
+        endpoints = Endpoints(self.events, self.replay)
+        return Launch(self.model, self.tiers, endpoints, flags, socket=self.agent)
 
 
 def command(replica: CpuReplica, executable: Path, base: Mapping[str, str]) -> list[str]:

@@ -1,63 +1,85 @@
 """`hpkv launch vllm`: check all that can be known before the model loads, and say how vLLM is called."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
-from engine_adapters import launching, shared_memory
-from engine_adapters.flags import Endpoints, refuse_clashes, value_of
-from engine_adapters.launching import Needs
-from engine_adapters.settings import Settings, Tiers
-from engine_adapters.tiers import NONE
+from engine_adapters import launch, launching, memory
+from engine_adapters.errors import SettingsError
+from engine_adapters.flags import refuse_clashes, value_of
+from engine_adapters.launching import Needs, Server
+from engine_adapters.settings import Settings
 
 from . import flags
-from .settings import load_settings
+from .settings import THRESHOLD_VARIABLE, load_settings
 
 NEEDS = Needs("vLLM", "vllm", (0, 32), ("xxhash", "cache.prefix", "engine_adapters.vllm.settings"))
-PORT = "8000"
-"""Where vLLM listens if nobody says."""
+
+HEADLESS = "--headless"
+"""An engine without an HTTP server."""
 
 
 @dataclass(frozen=True)
-class Launch:
-    """A vLLM server to be: its model, its tiers, where its events are, and flags of the user's own."""
+class Launch(launch.Launch):
+    """A vLLM server to be."""
 
-    model: str
-    tiers: Tiers
-    endpoints: Endpoints
-    flags: tuple[str, ...] = ()
+    engine: ClassVar[str] = "vllm"
+    threshold_variable: ClassVar[str] = THRESHOLD_VARIABLE
+    port: ClassVar[str] = "8000"
+
     page_tokens: int | None = None
     """A multiple of vLLM's blocks; None: one block."""
 
     def settings(self, environ: Mapping[str, str]) -> Settings:
         """What the engine will read. Raises SettingsError."""
-        return load_settings(self.tiers.configuration(), environ)
+        return load_settings(self.configuration(), environ)
+
+    def for_tiers(self) -> list[str]:
+        """Options that are asked for and do nothing without tiers."""
+        return [*(["--page-tokens"] if self.page_tokens else []), *super().for_tiers()]
+
+    @staticmethod
+    def server(flags: Sequence[str]) -> Server:
+        """Where vLLM listens, by its flags. Raises SettingsError."""
+        host = value_of(flags, "--host", "")
+        ranks = value_of(flags, "--data-parallel-size", value_of(flags, "-dp", "1"))
+        if not ranks.isdecimal() or not int(ranks):
+            raise SettingsError(f"--data-parallel-size {ranks}: write how many, such as 2")
+        return Server(
+            scheme="https" if value_of(flags, "--ssl-certfile", "") else "http",
+            host="" if host in ("0.0.0.0", "::") else host,
+            port=value_of(flags, "--port", Launch.port),
+            ranks=int(ranks),
+        )
 
 
-def command(launch: Launch, executable: Path, environ: Mapping[str, str]) -> list[str]:
+def command(one: Launch, executable: Path, environ: Mapping[str, str]) -> list[str]:
     """Return the command line. Raises SettingsError, also for a flag that would undo one of ours."""
-    refuse_clashes(launch.flags, flags.CLASHES)
-    ours = flags.watched(launch.endpoints)
-    if launch.settings(environ).mode != NONE:  # which the environment alone may have set
-        page = {"block_size": launch.page_tokens} if launch.page_tokens else {}
-        ours += flags.tiered({**page, **launch.tiers.configuration()})
-    return [str(executable), "serve", launch.model, *ours, *launch.flags]
+    refuse_clashes(one.flags, flags.CLASHES)
+    ours, page = flags.watched(one.endpoints), _page(one)
+    if one.tiered(environ):
+        ours += flags.tiered({**page, **one.configuration()})
+    return [str(executable), "serve", one.model, *ours, *one.flags]
 
 
-def check(launch: Launch, executable: Path, environ: Mapping[str, str]) -> None:
+def _page(one: Launch) -> dict[str, int]:
+    """What vLLM is told of a page's size."""
+    if one.page_tokens is None:
+        return {}
+    block = value_of(one.flags, "--block-size", "1")
+    if block.isdecimal() and one.page_tokens % int(block):
+        raise SettingsError(
+            f"--page-tokens={one.page_tokens}: a page is whole blocks, of {block} tokens here"
+        )
+    return {"block_size": one.page_tokens}
+
+
+def check(one: Launch, executable: Path, environ: Mapping[str, str]) -> None:
     """Refuse what can't work, in seconds. Raises SettingsError."""
-    settings = launch.settings(environ)
-    if settings.host is not None:
-        shared_memory.require(settings.host)
-    stores = (settings.shared.package,) if settings.shared is not None else ()
-    launching.check_environment(executable, replace(NEEDS, imports=(*NEEDS.imports, *stores)), environ)
-
-
-def announcement(launch: Launch, environ: Mapping[str, str]) -> str:
-    """Return what is on, and how the gateway is told of it."""
-    settings = launch.settings(environ)
-    entry = launching.entry(value_of(launch.flags, "--port", PORT), "vllm", launch.endpoints)
-    return (
-        f"hpkv launch: tiers {settings.mode}, loads of {settings.token_threshold} tokens and more; "
-        f"for the gateway's replicas: {entry}"
-    )
+    host = one.settings(environ).host
+    if host is not None:
+        memory.require_shared(host)
+    launch.check(one, NEEDS, executable, environ)
+    if HEADLESS not in one.flags:
+        launching.require_bindable("--port", [one.server(one.flags).address])

@@ -7,6 +7,7 @@ import pytest
 from engine_adapters import launching
 from engine_adapters.errors import SettingsError
 from engine_adapters.flags import Endpoints
+from engine_adapters.launching import Server
 
 
 @pytest.mark.parametrize(
@@ -36,13 +37,36 @@ def test_sockets_by_default_are_private_and_named_by_the_port(tmp_path: Path) ->
     folder.chmod(0o755)
     with pytest.raises(SettingsError, match="is not ours alone"):
         launching.endpoints("", "", "vllm", environ)
+    with pytest.raises(SettingsError, match=r"x{80}.* is too long .*set XDG_RUNTIME_DIR"):
+        launching.endpoints("", "", "vllm", {"XDG_RUNTIME_DIR": f"/run/{'x' * 80}"})
 
 
-def test_the_gateways_entry_names_the_host_where_it_must() -> None:
-    told = json.loads(launching.entry("1", "sglang", Endpoints("tcp://*:5557", "ipc:///run/replay")))
-    assert told == {
-        "url": "http://HOST:1",
-        "engine": "sglang",
-        "events": "tcp://HOST:5557",
-        "replay": "ipc:///run/replay",
-    }
+def test_a_folder_for_sockets_that_cannot_be_made() -> None:
+    with pytest.raises(SettingsError, match=r"can't be made .No such file.*XDG_RUNTIME_DIR"):
+        launching.endpoints("", "", "vllm", {"XDG_RUNTIME_DIR": "/run/of-nobody"})
+
+
+TCP = Endpoints("tcp://*:5557", "ipc:///run/replay")
+IPC = Endpoints("ipc:///run/events", "ipc:///run/replay")
+
+
+@pytest.mark.parametrize(
+    ("host", "endpoints", "url", "events"),
+    [
+        ("", TCP, "http://HOST:1", "tcp://HOST:5557"),
+        ("", IPC, "http://127.0.0.1:1", "ipc:///run/events"),
+        ("gpu1", TCP, "http://gpu1:1", "tcp://gpu1:5557"),
+        ("::1", TCP, "http://[::1]:1", "tcp://[::1]:5557"),
+    ],
+)
+def test_the_gateways_entry_can_be_pasted_where_the_host_is_known(
+    host: str, endpoints: Endpoints, url: str, events: str
+) -> None:
+    told = json.loads(launching.entry(Server("http", host, "1", 1), "sglang", endpoints))
+    assert told == {"url": url, "engine": "sglang", "events": events, "replay": "ipc:///run/replay"}
+
+
+def test_the_gateways_entry_counts_ranks() -> None:
+    told = json.loads(launching.entry(Server("https", "gpu1", "1", 2), "vllm", TCP, "tcp://*:7000", "k*y"))
+    assert (told["url"], told["ranks"]) == ("https://gpu1:1", 2)
+    assert (told["agent"], told["agent_key"]) == ("tcp://gpu1:7000", "k*y")

@@ -68,11 +68,12 @@ def test_the_engines_own_keys_pass() -> None:
     ("configuration", "message"),
     [
         ({"hots": "8GiB"}, r"^hots: no such setting; did you mean host\?"),
+        ({"qqq": 1}, r"^qqq: no such setting \(known: agent, "),
         ({"host": "8GiB", "ssd": SSD | {"capp": 1}}, r"^ssd\.capp: no such setting; did you mean cap\?"),
         ({"host": "8GiB", "ssd": "/data/kv"}, r"^ssd: write a section with admission, path, cap, free_floor"),
         ({"host": "8GiB", "ssd": {"path": "/data/kv"}}, r"^ssd\.cap: Field required"),
         ({"host": "8GiB", "ssd": SSD | {"path": "kv"}}, r"^ssd\.path: kv depends on the engine's working"),
-        ({"host": "8"}, r"^host: .*greater than or equal to 1048576"),
+        ({"host": "8"}, r"^host: 8B is too small: a tier has 1MiB at the least"),
         ({"host": "8G"}, r"^host: '8G' is no size: write a number and a unit, such as 8GiB"),
         ({"host": True}, r"^host: True is no size"),
         ({"write": "thru"}, r"^write: .*'through', 'back' or 'selective'"),
@@ -162,6 +163,14 @@ def test_the_agent_asks_for_keys_beyond_loopback(tmp_path: Path) -> None:
     load({"agent": {"bind": "tcp://*:7000", "key_file": str(file), "clients_file": str(file)}})
 
 
+def test_the_agents_sockets_have_paths_that_can_be_bound(tmp_path: Path) -> None:
+    longest = "/run/" + "x" * (107 - len("/run/.replay"))
+    assert load({"agent": {"bind": f"ipc://{longest}"}}).agent.bind == f"ipc://{longest}"
+    for path in (f"{longest}x", longest[:-1] + "ü"):
+        with pytest.raises(SettingsError, match=r"^agent: bind .* is too long"):
+            load({"agent": {"bind": f"ipc://{path}"}})
+
+
 def test_settings_become_the_hierarchys() -> None:
     settings = load(
         FULL | {"token_threshold": 96, "write": "back", "load_s": 1, "look_s": 2, "hit_s": 3}
@@ -193,3 +202,16 @@ def test_the_configuration_is_the_way_back() -> None:
         "pins": {"longest_s": 5.0},
     }
     assert load(settings.configuration()) == settings
+
+
+@pytest.mark.parametrize(
+    "url", ["gpu1:8001", "http://", "http://user@h:1", "http://h:99999", "ftp://h", "http://h/ä"]
+)
+def test_the_gateways_addresses_are_checked(url: str) -> None:
+    good = {"url": "https://gateway/base/", "replica_url": "http://gpu1:8001"}
+    settings = load({"gateway": good}).gateway
+    assert settings is not None
+    assert settings.url == "https://gateway/base"
+    for field in good:
+        with pytest.raises(SettingsError, match=rf"gateway\.{field}: write http://HOST:PORT"):
+            load({"gateway": {**good, field: url}})

@@ -53,6 +53,8 @@ def test_paths_begin_at_the_working_folder(tmp_path: Path, monkeypatch: pytest.M
         ("host=8GiB,shared=/mnt/kv:5000", "shared=/mnt/kv:5000: '5000' is no size"),
         ("host=8GiB,ssd=/data/kv", "ssd=/data/kv has no size: write ssd=PATH:SIZE"),
         ("ssd=/data/kv:1GiB", "ssd loads through host memory"),
+        ("host=8GiB,ssd=s3://bucket/kv:1GiB", r".*s3://bucket/kv is no path, .*a store's URL is for shared"),
+        ("host=8GiB,shared=s3:/bucket/kv", r".*s3:/bucket/kv is no path, .*or SCHEME://"),
         ("host=8GiB,shared=ftp://x", r"shared\.url: write a folder"),
     ],
 )

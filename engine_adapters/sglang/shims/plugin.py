@@ -2,7 +2,7 @@
 
 import torch
 
-from engine_adapters.sglang.shims import attention, host
+from engine_adapters.sglang.shims import attention, host, pinning
 
 
 def register() -> None:
@@ -11,6 +11,7 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(attention.TARGET, attention.extend, HookType.AROUND)
+    pinning.install()
     torch.cpu.Event = host.Event
     if not hasattr(torch.cpu.Stream, "synchronize"):
         torch.cpu.Stream.synchronize = lambda self: None

@@ -23,9 +23,11 @@ from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
 
 from cache.prefix import Extra, digest
+from engine_adapters.agent import door
+from engine_adapters.outside import Outside
 from engine_adapters.vllm.settings import load_settings
 
-from . import identity
+from . import identity, logs
 from .manager import Manager
 from .namespaces import Lora
 from .requests import Facts
@@ -44,6 +46,7 @@ class HpkvConnector(OffloadingConnector):
         """Raises SettingsError."""
         # Not through vLLM's own constructor: it makes a spec of a name, and ours wants the configuration.
         KVConnectorBase_V1.__init__(self, vllm_config, role, kv_cache_config)
+        logs.join()
         transfer = vllm_config.kv_transfer_config
         settings = load_settings(transfer.kv_connector_extra_config, os.environ)
         offloading = build_offloading_config(vllm_config, kv_cache_config)
@@ -51,6 +54,8 @@ class HpkvConnector(OffloadingConnector):
         self._canonical_layout = False
         self._spec = HpkvSpec(offloading, vllm_config, kv_cache_config, settings, _memory(os.environ))
         self._forgotten: dict[int, int] = {}
+        self._preemptions: dict[str, int] = {}
+        self._outside: Outside | None = None
         self.connector_scheduler = self.connector_worker = None
         if role is KVConnectorRole.WORKER:
             self.connector_worker = OffloadingConnectorWorker(self._spec, vllm_config, kv_cache_config)
@@ -60,7 +65,7 @@ class HpkvConnector(OffloadingConnector):
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
         """Called before the model is loaded: the place to refuse settings. Raises SettingsError."""
-        load_settings(extra_config, os.environ)
+        door.check(load_settings(extra_config, os.environ).agent)
         return bool(super().requires_piecewise_for_cudagraph(extra_config))
 
     @classmethod
@@ -80,6 +85,13 @@ class HpkvConnector(OffloadingConnector):
         workers = [one for one in metadata.values() if isinstance(one, identity.Worker)]
         self._spec.manager(workers)
         self.connector_scheduler = OffloadingConnectorScheduler(self._spec, *self._vllm)
+        self._outside = self._spec.outside()
+
+    def shutdown(self) -> None:
+        """Who asks from outside goes before the tiers do."""
+        if self._outside is not None:
+            self._outside.close()
+        super().shutdown()
 
     # -- requests ---------------------------------------------------------------------------------
 
@@ -89,8 +101,9 @@ class HpkvConnector(OffloadingConnector):
 
     def on_new_request(self, request: Request) -> None:
         """Take what vLLM's manager interface doesn't carry: tokens, salt, LoRA, images."""
-        if request.prompt_embeds is None:  # those have no tokens to be named by
-            lora = request.lora_request
+        lora = request.lora_request
+        changing = lora is not None and lora.load_inplace
+        if request.prompt_embeds is None and not changing:  # those have no tokens or weights to be named by
             facts = Facts(
                 tokens=request.all_token_ids,
                 salt=request.cache_salt,
@@ -99,14 +112,20 @@ class HpkvConnector(OffloadingConnector):
                     Extra(image.mm_position.offset, digest(image.identifier)) for image in request.mm_features
                 ),
             )
-            named = Lora(lora.lora_name, lora.lora_path) if lora else None
+            named = Lora(lora.lora_name, lora.lora_path, lora.lora_int_id) if lora else None
             self._manager.admit(request.request_id, facts, named)
         super().on_new_request(request)
 
     def get_num_new_matched_tokens(
         self, request: Request, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """Plan, and let vLLM read the plan; (None, False) while pages are on their way."""
+        """Plan, and let vLLM read the plan; (None, False) while pages are on their way.
+
+        A reset may preempt a request between two steps. It waits for the end of the step in which that is
+        told: vLLM takes all copies of such a request for stores then, and a load would end the engine.
+        """
+        if request.num_preemptions > self._preemptions.get(request.request_id, 0):
+            return None, False
         if not request.skip_reading_prefix_cache:
             hashes = self._spec.page_tokens // self._spec.tokens_per_hash
             keys = request.block_hashes[hashes - 1 :: hashes]
@@ -119,6 +138,10 @@ class HpkvConnector(OffloadingConnector):
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         """A step begins."""
+        for request in scheduler_output.preempted_req_ids or ():
+            self._preemptions[request] = self._preemptions.get(request, 0) + 1
+        for request in scheduler_output.finished_req_ids:
+            self._preemptions.pop(request, None)
         counts = scheduler_output.num_scheduled_tokens.values()
         self._manager.prefills.begin(sum(count for count in counts if count > 1))
         return super().build_connector_meta(scheduler_output)

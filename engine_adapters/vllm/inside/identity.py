@@ -1,25 +1,22 @@
 """What makes the bytes of this engine's pages meaningful, and which configurations can be served."""
 
-import hashlib
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm.config import VllmConfig
+from vllm.config import ModelConfig, VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata
 from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig
 
 from cache.errors import SettingsError as CacheSettingsError
 from cache.keys import Base
-from cache.weights import fingerprint
+from engine_adapters import weights
 from engine_adapters.errors import SettingsError
 
 ENGINE = "vllm"
-_NAMES = ("_name_or_path", "transformers_version")
-"""Of a model's configuration, what says nothing about its KV."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +57,14 @@ def base(config: VllmConfig, page_tokens: int, workers: Collection[Worker], memo
     kv_dtype = model.dtype if cache.cache_dtype == "auto" else cache.cache_dtype
     quantization = f"/{model.quantization}" if model.quantization else ""
     try:
-        weights = fingerprint(_folder(model.model, model.revision), memory)
+        folder = weights.folder_of(model.model, model.revision)
+        named = weights.named(folder, _architecture(model), memory)
     except (CacheSettingsError, OSError) as error:
         raise SettingsError(f"model: {error}") from error
     return Base(
-        weights=f"{weights}:{_digest(model.hf_config.to_dict())}",
+        weights=named,
         kv_dtype=f"{kv_dtype} of {model.dtype}{quantization}".replace("torch.", ""),
-        kv_layout=str(cache.kv_cache_layout),
+        kv_layout=f"{cache.kv_cache_layout} of {next(iter(workers)).page_bytes} bytes",  # also a draft's
         attention_backend=next(iter(workers)).attention,
         page_tokens=page_tokens,
         engine=ENGINE,
@@ -75,11 +73,18 @@ def base(config: VllmConfig, page_tokens: int, workers: Collection[Worker], memo
     )
 
 
+def _architecture(model: ModelConfig) -> dict[str, Any]:
+    """What beside its weights a model's KV depends on."""
+    settings: dict[str, Any] = model.hf_config.to_dict()
+    if "longrope" in json.dumps(settings, default=str):  # then vLLM chooses the factors by this length
+        settings["max_model_len"] = model.max_model_len
+    return settings
+
+
 def adapter(path: str, memory: Path) -> str:
     """A LoRA's name by content. Raises CacheError or OSError if it can't be read."""
-    folder = _folder(path, None)
-    settings = json.loads((folder / "adapter_config.json").read_bytes())
-    return f"{fingerprint(folder, memory)}:{_digest(settings)}"
+    folder = weights.folder_of(path)
+    return weights.named(folder, json.loads((folder / "adapter_config.json").read_bytes()), memory)
 
 
 def refuse_unserved(config: VllmConfig, caches: KVCacheConfig) -> None:
@@ -111,26 +116,3 @@ def refuse_unserved(config: VllmConfig, caches: KVCacheConfig) -> None:
 
 def _instructions(layer: Any) -> str:
     return f"/{layer.isa}" if current_platform.is_cpu() else ""
-
-
-def _folder(name: str, revision: str | None) -> Path:
-    """The folder of a model or adapter, in the hub's cache if it is a hub's name."""
-    path = Path(name)
-    if path.is_file():
-        raise CacheSettingsError(
-            f"{path} is a single file: its folder would be read, move it to one of its own"
-        )
-    if path.is_dir():
-        return path
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(name, revision=revision, local_files_only=True))
-    except (HfHubHTTPError, LocalEntryNotFoundError, ValueError) as error:
-        raise CacheSettingsError(f"{name} is neither a folder nor in the hub's cache") from error
-
-
-def _digest(settings: dict[str, Any]) -> str:
-    known = {key: value for key, value in settings.items() if key not in _NAMES}
-    return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -87,7 +87,6 @@ class Load:
     def copied(self) -> None:
         """The copy has ended."""
         self.copying = False
-        self._until = math.inf
         self.release()
 
     def release(self) -> None:
@@ -105,6 +104,8 @@ class Load:
         return ticket
 
     def _begin(self, keys: Sequence[bytes], computed_tokens: int) -> None:
+        if self._asked is None:  # it ran since, or never asked: this is another wait
+            self._until = math.inf
         self.release()
         self._asked = computed_tokens, len(keys)
         namespace = self._request.namespace

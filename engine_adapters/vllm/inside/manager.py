@@ -4,8 +4,7 @@ Nothing here raises into the engine: what fails is logged, counted, and answered
 """
 
 import functools
-from collections.abc import Callable, Collection, Sequence
-from typing import ParamSpec, TypeVar
+from collections.abc import Collection, Sequence
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
 from vllm.logger import init_logger
@@ -25,11 +24,12 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from cache.hierarchy import Hierarchy
 from cache.tickets import Ticket
 from cache.tiers.base import Tier
+from engine_adapters.answering import answering
+from engine_adapters.metrics import Meter
+from engine_adapters.prefills import Prefills
 
 from .loads import Answer, Load
-from .metrics import Meter
 from .namespaces import Lora, Namespaces
-from .prefills import Prefills
 from .requests import Facts, Request
 from .stores import NOTHING, Stores, Wanted
 
@@ -46,27 +46,6 @@ _SOURCES = {
     Tier.SHARED: CacheHitSource.EXTERNAL_UNSPECIFIED,
 }
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _answering(otherwise: R) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a failure be logged and counted, and answered with `otherwise`."""
-
-    def wrap(method: Callable[P, R]) -> Callable[P, R]:
-        @functools.wraps(method)
-        def answer(*args: P.args, **kwargs: P.kwargs) -> R:
-            try:
-                return method(*args, **kwargs)
-            except Exception:
-                logger.exception("the tiers failed in %s; the request goes on without them", method.__name__)
-                args[0].meter.errors += 1  # type: ignore[attr-defined]
-                return otherwise
-
-        return answer
-
-    return wrap
-
 
 class _Served:
     """A request and its way up."""
@@ -81,28 +60,40 @@ class Manager(OffloadingManager):
     """Answers about single pages by reading a plan that was made for the whole prompt."""
 
     def __init__(
-        self, tiers: Hierarchy, namespaces: Namespaces, meter: Meter, page_tokens: int, load_seconds: float
+        self,
+        tiers: Hierarchy,
+        namespaces: Namespaces,
+        meter: Meter,
+        page_tokens: int,
+        load_seconds: float,
+        end_seconds: float,
     ) -> None:
+        """`end_seconds`: how long the engine may take to end."""
         self.tiers = tiers
         self.namespaces = namespaces
         self.meter = meter
         self.prefills = Prefills()
         self._page_tokens = page_tokens
         self._load_seconds = load_seconds
+        self._end_seconds = end_seconds
         self._stores = Stores(tiers)
         self._served: dict[str, _Served] = {}
         self._orphans: list[Ticket] = []
 
+    def count_error(self) -> None:
+        """A call has failed, and was answered as a miss."""
+        self.meter.errors += 1
+
     # -- told by our connector --------------------------------------------------------------------
 
-    @_answering(None)
+    @answering(logger, None)
     def admit(self, request_id: str, facts: Facts, lora: Lora | None) -> None:
         """A request that vLLM is about to tell of; one that isn't admitted is served without tiers."""
         request = Request(facts, self._page_tokens, functools.partial(self.namespaces.of, lora))
         load = Load(self.tiers, request, self._page_tokens, self._load_seconds)
         self._served[request_id] = _Served(request, load)
 
-    @_answering(True)
+    @answering(logger, True)
     def plan(self, request_id: str, keys: Sequence[bytes], computed_tokens: int) -> bool:
         """Decide what to load, and start it; returns whether that is known now.
 
@@ -111,7 +102,7 @@ class Manager(OffloadingManager):
         served = self._served.get(request_id)
         return served is None or served.load.plan(keys, computed_tokens)
 
-    @_answering(None)
+    @answering(logger, None)
     def stepped(self) -> None:
         """The output of a step is there."""
         prefill = self.prefills.end()
@@ -131,7 +122,7 @@ class Manager(OffloadingManager):
         """Nothing to say: `admit` was called before."""
         return RequestOffloadingContext()
 
-    @_answering(LookupResult.MISS)
+    @answering(logger, LookupResult.MISS)
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """Read the plan."""
         served = self._served.get(req_context.req_id)
@@ -150,7 +141,7 @@ class Manager(OffloadingManager):
         self.meter.loaded.update(map(load.source, hashes))
         return CPULoadStoreSpec(load.copy(hashes))
 
-    @_answering(None)
+    @answering(logger, None)
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         """The rows are copied."""
         served = self._served.get(req_context.req_id)
@@ -169,14 +160,14 @@ class Manager(OffloadingManager):
             [offered[key] for key in wanted.keys], CPULoadStoreSpec(list(wanted.slots)), []
         )
 
-    @_answering(None)
+    @answering(logger, None)
     def complete_store(
         self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True
     ) -> None:
         """The rows are filled."""
         self._stores.end(map(get_offload_block_hash, keys), success)
 
-    @_answering(NOTHING)
+    @answering(logger, NOTHING)
     def _begin_store(self, keys: Collection[OffloadKey], context: ReqContext) -> Wanted:
         served = self._served.get(context.req_id)
         if served is None:
@@ -187,14 +178,14 @@ class Manager(OffloadingManager):
 
     # -- asked by vLLM: the rest ------------------------------------------------------------------
 
-    @_answering(None)
+    @answering(logger, None)
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         """Requests that run now do without what they haven't taken."""
         for request_id in context.new_req_ids:
             if request_id in self._served:
                 self._served[request_id].load.release()
 
-    @_answering(None)
+    @answering(logger, None)
     def on_request_finished(self, req_context: ReqContext) -> None:
         """Give back all that the request had; a copy under way gives back when it ends."""
         served = self._served.get(req_context.req_id)
@@ -209,7 +200,7 @@ class Manager(OffloadingManager):
         """One more step, if metrics wait to be told."""
         return self.meter.late
 
-    @_answering(None)
+    @answering(logger, None)
     def reset_cache(self) -> None:
         """Forget `host`. Slots that forgotten copies use stay taken until `flushed`."""
         self._stores.orphan()
@@ -223,7 +214,7 @@ class Manager(OffloadingManager):
                 del self._served[request_id]
         self.tiers.clear(Tier.HOST)
 
-    @_answering(None)
+    @answering(logger, None)
     def get_stats(self) -> OffloadingConnectorStats | None:
         """What has grown since the last call."""
         growth = self.meter.take()
@@ -240,5 +231,7 @@ class Manager(OffloadingManager):
         return stats
 
     def shutdown(self) -> None:
-        """Stop the threads, close the stores."""
+        """Write what waits, stop the threads, close the stores."""
+        if not self.tiers.flush(self._end_seconds):
+            logger.warning("not all pages were written in %g s; those are lost", self._end_seconds)
         self.tiers.close()

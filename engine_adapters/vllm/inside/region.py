@@ -4,7 +4,7 @@ from pathlib import Path
 
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 
-from engine_adapters import shared_memory
+from engine_adapters import memory
 
 from . import shm
 from .copies import Bytes
@@ -35,7 +35,7 @@ class Region(SharedOffloadRegion):
     def _make(self, size: int) -> None:
         """The first process has made the file, empty yet."""
         shm.own(self.fd)
-        shared_memory.require(size)
+        memory.require_shared(size)
 
     @property
     def memory(self) -> memoryview:

@@ -21,16 +21,24 @@ from vllm.v1.kv_offload.config import OffloadingConfig
 
 from cache.hierarchy import Hierarchy
 from cache.memory import padded
+from cache.sizes import format_size
 from cache.tiers.host import Host
+from engine_adapters import metrics
 from engine_adapters.errors import SettingsError
-from engine_adapters.levels import open_levels
+from engine_adapters.levels import open_levels, shared_of
+from engine_adapters.outside import Outside
+from engine_adapters.prefills import CPU_PRIORS
 from engine_adapters.settings import Settings
-from engine_adapters.sizes import format_size
 
-from . import identity, metrics, shm
+from . import identity, shm
+from .agent import VllmInside, events_of
 from .manager import Manager
 from .namespaces import Namespaces
+from .prompts import Hasher
 from .region import Region
+
+END_SECONDS = 3.0
+"""For the last writes, where vLLM isn't told to wait for anything: it kills its processes after some 5 s."""
 
 logger = init_logger("vllm.hpkv")  # under vLLM's own name, whose level and handler it shares
 
@@ -76,8 +84,11 @@ class HpkvSpec(OffloadingSpec):
         region.drop_name()
         base = identity.base(self._vllm[0], self.page_tokens, workers, self._memory)
         levels = open_levels(self._settings, base, self.page_bytes)
+        self._shared = shared_of(levels)
         host = Host(region.memory, padded(self.page_bytes), self.page_bytes)
-        tiers = Hierarchy(self._settings.hierarchy(self.page_tokens, self.page_bytes), host, levels)
+        priors = CPU_PRIORS if current_platform.is_cpu() else None
+        sizes = self.page_tokens, self.page_bytes
+        tiers = Hierarchy(self._settings.hierarchy(*sizes, priors=priors), host, levels)
         namespaces = Namespaces(base, lambda path: identity.adapter(path, self._memory))
         meter = metrics.Meter(tiers, self.page_tokens, self.page_bytes)
         logger.info(
@@ -89,8 +100,23 @@ class HpkvSpec(OffloadingSpec):
             base.namespace().hex(),
             base,
         )
-        self._manager = Manager(tiers, namespaces, meter, self.page_tokens, self._settings.load_s)
+        seconds = self._settings.load_s, max(self._vllm[0].shutdown_timeout, END_SECONDS)
+        self._manager = Manager(tiers, namespaces, meter, self.page_tokens, *seconds)
         return self._manager
+
+    def outside(self) -> Outside:
+        """The agent and the registration, once there is a manager. Raises SettingsError."""
+        config, caches = self._vllm
+        inside = VllmInside(
+            self._manager.tiers,
+            config,
+            self._manager.namespaces,
+            Hasher(config.cache_config.prefix_caching_hash_algo, self.tokens_per_hash, self.page_tokens),
+            self._shared,
+            caches.num_blocks * self.page_bytes // self.blocks_per_chunk,
+        )
+        rank = config.parallel_config.data_parallel_index
+        return Outside(self._settings, inside, rank, events_of(config), logger)
 
     def get_manager(self) -> Manager:
         """As `manager` made it."""

@@ -40,5 +40,9 @@ def test_what_it_names_of_ours_is_there() -> None:
     assert {folder.parent.parent / f"{module.replace('.', '/')}.py" for module in CPU.starts} == {
         folder / "shims/start.py"
     }
-    assert [plugin.module for plugin in plugins] == ["engine_adapters.sglang.shims.plugin"]
+    assert {plugin.name: plugin.module for plugin in plugins} == {
+        "hpkv": "engine_adapters.sglang.inside.plugin",
+        "hpkv_cpu": "engine_adapters.sglang.shims.plugin",
+    }
     assert (folder / "shims/plugin.py").is_file()
+    assert (folder / "inside/plugin.py").is_file()

@@ -4,11 +4,14 @@ from typing import Any, cast
 
 import orjson
 import pytest
+from starlette.responses import Response
 
 from engine_adapters.base import Address, Load, Refusal
 from engine_adapters.errors import EngineAnswerInvalid
 from engine_adapters.http import Connection, Timeouts, create_transport
 from engine_adapters.sglang.http import SglangEngine
+from tests.fakes.faults import Received
+from tests.fakes.generation import Generation
 from tests.fakes.sglang import FakeSglang
 
 NOWHERE = SglangEngine(Address(cast(Connection, None)))
@@ -116,3 +119,20 @@ async def test_what_another_server_says_is_no_load() -> None:
     async with seen(Other()) as engine:
         with pytest.raises(EngineAnswerInvalid, match="/v1/loads"):
             await engine.load(timeout_s=LIMIT_S)
+
+
+async def test_a_wrong_number_of_ranks_is_told() -> None:
+    async with seen(FakeSglang(), ranks=2) as engine:
+        with pytest.raises(EngineAnswerInvalid, match="has 1 data-parallel ranks, not 2: say `ranks: 1`"):
+            await engine.models(timeout_s=LIMIT_S)
+
+
+async def test_a_proxy_may_keep_the_loads_to_itself() -> None:
+    class Proxied(FakeSglang):
+        async def _answer(self, request: Received) -> Response | Generation:
+            if request.path == "/v1/loads":
+                return Response(status_code=404)
+            return await super()._answer(request)
+
+    async with seen(Proxied(), ranks=2) as engine:
+        assert len(await engine.models(timeout_s=LIMIT_S)) == 1

@@ -13,8 +13,10 @@ from typer.testing import CliRunner
 from engine_adapters import launching
 from engine_adapters.commands import app
 from engine_adapters.errors import SettingsError
+from engine_adapters.settings import Tiers
 from engine_adapters.sglang import cpu, launch
 from engine_adapters.sglang.cpu import CpuReplica
+from engine_adapters.sglang.settings import load_settings
 
 
 @pytest.fixture
@@ -74,21 +76,78 @@ def test_a_flag_that_would_undo_one_of_ours_is_refused(env: Path, flag: str) -> 
 
 
 def test_an_old_sglang_is_refused(env: Path, tmp_path: Path) -> None:
-    launch.check(env / "bin/sglang", os.environ)
+    one = launch.Launch("m", Tiers(), launching.Endpoints("ipc:///e", "ipc:///r"), ("--port=0",))
+    launch.check(one, env / "bin/sglang", os.environ)
     old = made(tmp_path / "old", "0.5.9")
     with pytest.raises(SettingsError, match=r"is SGLang 0\.5\.9; 0\.5\.23 or later is needed"):
-        launch.check(old / "bin/sglang", os.environ)
+        launch.check(one, old / "bin/sglang", os.environ)
 
 
 def test_the_announcement_is_what_the_gateway_needs() -> None:
     endpoints = launching.Endpoints("tcp://*:5557", "tcp://*:5558")
-    said = launch.announcement(launch.Launch("m", endpoints, ("--port=30001",)))
+    said = launch.Launch("m", Tiers(), endpoints, ("--host=0.0.0.0", "--port=30001")).announcement({})
     assert json.loads(said[said.index("{") :]) == {
         "url": "http://HOST:30001",
         "engine": "sglang",
         "events": "tcp://HOST:5557",
         "replay": "tcp://HOST:5558",
     }
+
+
+def test_another_engines_threshold_is_told_to_be_unread() -> None:
+    one = launch.Launch("m", Tiers(), launching.Endpoints("ipc:///e", "ipc:///r"))
+    assert "VLLM_HPKV_TOKEN_THRESHOLD isn't read" in one.announcement({"VLLM_HPKV_TOKEN_THRESHOLD": "64"})
+
+
+def value(command: list[str], flag: str) -> str:
+    (found,) = (part.partition("=")[2] for part in command if part.startswith(f"{flag}="))
+    return found
+
+
+def test_tiers_become_sglangs_host_tier_and_our_backend_below_it(env: Path) -> None:
+    line = "host=8GiB,ssd=/data/kv:200GiB,shared=/mnt/kv"
+    command = shown(env, f"--tiers={line}", "--", "--tp=2")
+    assert "--enable-hierarchical-cache" in command
+    assert value(command, "--hicache-size") == "4"  # GB of each of two ranks
+    assert value(command, "--hicache-write-policy") == "write_through"
+    assert value(command, "--hicache-storage-backend") == "dynamic"
+    extra = json.loads(value(command, "--hicache-storage-backend-extra-config"))
+    assert extra["class_name"] == "HpkvStorage"
+    assert extra["prefetch_threshold"] == 1024
+    assert extra["ssd"] == {"path": "/data/kv", "cap": "200GiB"}
+    assert load_settings(extra, {}).mode == "gpu+host+ssd+shared"
+
+
+def test_host_alone_is_sglangs_own_affair(env: Path) -> None:
+    command = shown(env, "--tiers=host=2GB")
+    assert "--enable-hierarchical-cache" in command
+    assert not any("storage-backend" in part for part in command)
+
+
+def test_the_environments_threshold_is_sglangs(env: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLANG_HPKV_TOKEN_THRESHOLD", "300")
+    command = shown(env, "--tiers=host=2GB,ssd=/data/kv:4GiB")
+    extra = json.loads(value(command, "--hicache-storage-backend-extra-config"))
+    assert extra["prefetch_threshold"] == 300
+    assert command[0] == "SGLANG_HPKV_TOKEN_THRESHOLD=300"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--tiers=host=512MiB"], "host: SGLang counts each rank's host memory in whole GB"),
+        (["--tiers=host=3GB", "--", "--tp-size=4"], "less than 4 GB"),
+        (["--tiers=host=3GB", "--", "--tp-size=x"], "no number of ranks"),
+        (["--tiers=host=3GB", "--", "--hicache-size=4"], "clashes"),
+        (["--tiers=host=3GB", "--", "--enable-lmcache"], "clashes"),
+        (["--tiers=ssd=/data/kv:4GiB"], "set host too"),
+        (["--tiers=host=3GB", "--agent=tcp://127.0.0.1:5600"], "--agent is for tiers below SGLang's own"),
+    ],
+)
+def test_tiers_that_cant_be_are_refused(env: Path, arguments: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, ["launch", "sglang", "m", f"--env={env}", "--print", *arguments])
+    assert done.exit_code == 1
+    assert said in done.stderr
 
 
 @pytest.fixture
@@ -100,7 +159,9 @@ def replica(tmp_path: Path) -> CpuReplica:
 
 def test_a_cpu_replicas_command_ends_with_the_users_flags(replica: CpuReplica) -> None:
     command = cpu.command(replica, Path("/env/bin/sglang"), {})
-    assert {"--device=cpu", "--port=8101", "--served-model-name=smol", "--sleep-on-idle"} <= set(command)
+    assert {"--device=cpu", "--port=8101", "--served-model-name=smol", "--tool-call-parser=hermes"} <= set(
+        command
+    )
     assert command[-1] == "--dtype=float32"
     assert any("ipc:///run/x/c.events" in flag for flag in command)
 

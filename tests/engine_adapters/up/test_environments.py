@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,12 @@ def ignore(text: str) -> None:
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Recipe:
+    return tiny(tmp_path)
+
+
+def tiny(folder: Path) -> Recipe:
     """An environment without packages of its own, quickly made."""
-    requirements = tmp_path / "requirements.txt"
+    requirements = folder / "requirements.txt"
     requirements.write_text("")
     return Recipe(
         "tiny",
@@ -34,18 +39,35 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def test_an_interrupted_one_is_made_anew_and_a_whole_one_only_once(recipe: Recipe, home: Path) -> None:
+@dataclass
+class Made:
+    """An environment that was made once, where an interrupted one lay."""
+
+    recipe: Recipe
+    home: Path
+    environment: Environment
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("made")
+    recipe, home = tiny(folder), folder / "home"
     leftover = home / "envs/tiny/leftover"
     leftover.parent.mkdir(parents=True)
     leftover.touch()
-    made = ensure(recipe, home, home / "log", ignore)
-    assert is_whole(made.folder, recipe)
+    return Made(recipe, home, ensure(recipe, home, home / "log", ignore))
+
+
+def test_an_interrupted_one_is_made_anew_and_a_whole_one_only_once(made: Made) -> None:
+    assert is_whole(made.environment.folder, made.recipe)
+    leftover = made.home / "envs/tiny/leftover"
     assert not leftover.exists()
     leftover.touch()
-    ensure(recipe, home, home / "log", ignore)
+    ensure(made.recipe, made.home, made.home / "log", ignore)
     assert leftover.exists()
-    assert imported(made) == ("1.2+cpu", environments.project_root())
-    assert plugins(made) == "The cache.prefix:seed"
+    leftover.unlink()
+    assert imported(made.environment) == ("1.2+cpu", environments.project_root())
+    assert plugins(made.environment) == "The cache.prefix:seed"
 
 
 def test_a_failure_shows_the_log_and_the_hint_and_leaves_no_stamp(
@@ -134,16 +156,19 @@ def test_what_is_linked_right_is_left_alone(site_packages: Path, tmp_path: Path)
 
 
 def test_the_same_environment_serves_all_checkouts(
-    recipe: Recipe, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = ensure(recipe, home, home / "log", ignore)
-    kept = made.folder / "kept"
+    kept = made.environment.folder / "kept"
     kept.touch()
     (tmp_path / "pyproject.toml").touch()
-    monkeypatch.setattr(environments, "project_root", lambda: tmp_path)
-    ensure(recipe, home, home / "log", ignore)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(environments, "project_root", lambda: tmp_path)
+        ensure(made.recipe, made.home, made.home / "log", ignore)
+    linked = environments.site_packages_of(made.environment.folder) / "hpkv.pth"
     assert kept.exists()
-    assert (environments.site_packages_of(made.folder) / "hpkv.pth").read_text() == f"{tmp_path}\n"
+    assert linked.read_text() == f"{tmp_path}\n"
+    ensure(made.recipe, made.home, made.home / "log", ignore)
+    assert linked.read_text() == f"{environments.project_root()}\n"
 
 
 def test_a_package_of_our_name_is_refused(site_packages: Path) -> None:

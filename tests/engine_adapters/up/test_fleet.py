@@ -17,8 +17,9 @@ import pytest
 
 from engine_adapters.up import http, state
 from engine_adapters.up.state import Folder
-from tests.engines import MODEL, free_port, two_free_ports
+from tests.engines import MODEL
 from tests.fakes.engine import FakeEngine
+from tests.ports import free_port
 
 FAKE_VLLM = """\
 #!{python}
@@ -135,7 +136,7 @@ def with_fake_vllm(folder: Folder, *engine_args: str) -> list[str]:
     executable.parent.mkdir(parents=True)
     executable.write_text(FAKE_VLLM.format(python=sys.executable))
     executable.chmod(executable.stat().st_mode | stat.S_IXUSR)
-    first = two_free_ports()
+    first = free_port(2)
     options = (
         f"Options(Path({str(folder.path.parent)!r}), Path({str(folder.path)!r}), port={free_port()}, "
         f"engine_port={first}, tiers=parse_tiers('host=1MiB'), engine_args={engine_args})"
@@ -184,6 +185,7 @@ def test_over_a_running_engine(run: Run, engine: FakeEngine, folder: Folder) -> 
     assert folder.recorded() == []
 
 
+@pytest.mark.slow
 def test_down_ends_a_running_one(run: Run, engine: FakeEngine, folder: Folder) -> None:
     up = run(over(engine, folder, free_port()))
     up.wait_for(READY)
@@ -192,9 +194,10 @@ def test_down_ends_a_running_one(run: Run, engine: FakeEngine, folder: Folder) -
     assert told.stdout == "ended 2 processes\n"
     assert up.wait() == 0
     told = subprocess.run(down, capture_output=True, text=True, check=True)
-    assert told.stdout == "nothing is running\n"
+    assert told.stdout.startswith(f"nothing is running, by what {folder.path} says")
 
 
+@pytest.mark.slow
 def test_a_dead_gateway_ends_all_with_its_log(run: Run, engine: FakeEngine, folder: Folder) -> None:
     up = run(over(engine, folder, free_port()))
     up.wait_for(READY)
@@ -212,6 +215,18 @@ def test_an_engine_that_does_not_answer(run: Run, engine: FakeEngine, folder: Fo
     assert "correct --engines" in up.output
 
 
+def test_a_folder_for_tiers_that_cannot_be_used(run: Run, folder: Folder) -> None:
+    up = run(
+        [
+            *(sys.executable, "-m", "hpkv", "up", f"--state={folder.path}", f"--port={free_port()}"),
+            *(f"--engine-port={free_port(2)}", "--tiers=host=1MiB,ssd=/proc/kv:1GiB"),
+        ]
+    )
+    assert up.wait() == 1
+    assert "hpkv up: ssd: /proc/kv can't be used" in up.output
+
+
+@pytest.mark.slow
 def test_replicas_come_and_go(run: Run, folder: Folder) -> None:
     up = run(with_fake_vllm(folder))
     up.wait_for("print(answer")

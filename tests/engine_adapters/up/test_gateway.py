@@ -9,7 +9,9 @@ from gateway.settings import load_settings
 def test_the_gateway_reads_what_is_written(tmp_path: Path) -> None:
     file = tmp_path / "hpkv.yaml"
     upstreams = [
-        Upstream("a", "http://127.0.0.1:8101", "ipc:///run/a.events", "ipc:///run/a.replay"),
+        Upstream(
+            "a", "http://127.0.0.1:8101", "ipc:///run/a.events", "ipc:///run/a.replay", agent="ipc:///run/a"
+        ),
         Upstream("b", "http://127.0.0.1:8102"),
         Upstream("c", "http://127.0.0.1:8103", "tcp://127.0.0.1:5557"),
     ]
@@ -23,6 +25,7 @@ def test_the_gateway_reads_what_is_written(tmp_path: Path) -> None:
         ("c", "http://127.0.0.1:8103/"),
     ]
     assert [one.events for one in settings.replicas] == ["ipc:///run/a.events", None, "tcp://127.0.0.1:5557"]
+    assert [one.agent for one in settings.replicas] == ["ipc:///run/a", None, None]
     assert [one.replay for one in settings.replicas] == ["ipc:///run/a.replay", None, None]
 
 

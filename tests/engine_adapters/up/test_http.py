@@ -42,7 +42,7 @@ class Handler(BaseHTTPRequestHandler):
 def server() -> Iterator[Answering]:
     with Answering(("127.0.0.1", 0), Handler) as server:
         server.answers = {}
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
         server.shutdown()

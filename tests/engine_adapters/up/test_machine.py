@@ -1,39 +1,11 @@
 import os
 import socket
-from pathlib import Path
 
 import pytest
 
 from engine_adapters.up import machine
 from engine_adapters.up.errors import NotEnoughMemory, PortTaken
 from engine_adapters.up.machine import GIB
-
-
-@pytest.fixture
-def proc(tmp_path: Path) -> Path:
-    folder = tmp_path / "proc"
-    (folder / "self").mkdir(parents=True)
-    (folder / "meminfo").write_text("MemTotal:       16777216 kB\nMemAvailable:    8388608 kB\n")
-    (folder / "self/cgroup").write_text("0::/outer/inner\n")
-    return folder
-
-
-def group(folder: Path, limit: str, current: int, inactive_file: int) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "memory.max").write_text(f"{limit}\n")
-    (folder / "memory.current").write_text(f"{current}\n")
-    (folder / "memory.stat").write_text(f"anon 1\ninactive_file {inactive_file}\n")
-
-
-def test_the_machine_without_limits(proc: Path, tmp_path: Path) -> None:
-    assert machine.available_memory(proc, tmp_path / "cgroups") == 8 * GIB
-
-
-def test_a_control_group_leaves_less(proc: Path, tmp_path: Path) -> None:
-    cgroups = tmp_path / "cgroups"
-    group(cgroups / "outer/inner", "max", 0, 0)
-    group(cgroups / "outer", str(4 * GIB), 3 * GIB, GIB)
-    assert machine.available_memory(proc, cgroups) == 2 * GIB
 
 
 def test_enough_memory_is_enough() -> None:

@@ -11,7 +11,8 @@ import pytest
 from engine_adapters.up import http, processes, state
 from engine_adapters.up.state import Folder
 from tests.engine_adapters.up.test_fleet import Running, assert_snippets_work
-from tests.engines import HOME, free_port, two_free_ports
+from tests.engines import HOME
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 
@@ -38,7 +39,7 @@ def test_up_paste_crash_down(
 ) -> None:
     monkeypatch.setenv("HPKV_HOME", str(HOME))
     monkeypatch.setenv("HPKV_UP_STATE", str(folder.path))
-    port, engine_port = free_port(), two_free_ports()
+    port, engine_port = free_port(), free_port(2)
     make = ["make", "--directory", str(ROOT), "--no-print-directory"]
     up = Running([*make, "up", f"PORT={port}", f"ENGINE_PORT={engine_port}"], folder)
     up.wait_for("print(answer", seconds=400)

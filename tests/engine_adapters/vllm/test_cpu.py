@@ -41,7 +41,10 @@ def test_events_are_on_endpoints_that_vllm_binds(spec: CpuReplica) -> None:
 def test_tiers_are_in_the_engine(spec: CpuReplica) -> None:
     assert not any("--kv-transfer-config" in arg for arg in cpu.command(spec, Path("vllm"), {}))
     tiered = dataclasses.replace(spec, tiers=Tiers.model_validate({"host": "1GiB"}))
-    assert any("--kv-transfer-config" in arg for arg in cpu.command(tiered, Path("vllm"), {}))
+    (flag,) = (arg for arg in cpu.command(tiered, Path("vllm"), {}) if "--kv-transfer-config" in arg)
+    inside = json.loads(flag.partition("=")[2])["kv_connector_extra_config"]
+    assert inside["agent"]["bind"] == tiered.agent == "ipc:///run/x/a.agent"
+    assert spec.agent == ""
 
 
 def test_environment_adds_to_the_given_one(spec: CpuReplica) -> None:

@@ -129,19 +129,36 @@ def test_a_hung_disk_is_waited_for_until_the_deadline(make_rig: MakeRig) -> None
     assert idle(rig)
 
 
-def test_a_new_plan_has_no_new_time(make_rig: MakeRig) -> None:
-    rig = make_rig()
+def waiting(rig: Rig, now: list[float]) -> Load:
+    """A load that has 60 s by this clock, from a disk that hangs."""
     rig.store(0, 4)
     rig.drop_host()
     rig.disk.works.clear()
-    now = [0.0]
     load = Load(rig.tiers, request(), 16, 60.0, clock=lambda: now[0])
     assert not load.plan(keys(0, 4), 0)
+    return load
+
+
+def test_a_new_plan_has_no_new_time(make_rig: MakeRig) -> None:
+    rig, now = make_rig(), [0.0]
+    load = waiting(rig, now)
     now[0] = 61.0
     assert load.plan(keys(0, 4), 1)
     assert load.answer(keys(0, 4)[0]) is Answer.MISS
     load.release()
     rig.disk.works.set()
+
+
+def test_a_request_that_ran_may_wait_anew(make_rig: MakeRig) -> None:
+    """It was preempted, and comes again long after its first time was over."""
+    rig, now = make_rig(), [0.0]
+    load = waiting(rig, now)
+    load.release()
+    rig.disk.works.set()
+    assert idle(rig)
+    now[0] = 61.0
+    assert ready(load, 4) == [Answer.READY] * 4
+    load.release()
 
 
 def test_a_remote_look_up_is_waited_for_too(make_rig: MakeRig) -> None:

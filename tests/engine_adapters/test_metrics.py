@@ -1,7 +1,9 @@
 from cache.testing import PAGE_BYTES
 from cache.tiers.base import Tier
-from engine_adapters.vllm.inside import metrics
-from tests.cache.conftest import MakeRig
+from engine_adapters import metrics
+from tests.cache.conftest import MakeRig, make_rig
+
+__all__ = ["make_rig"]
 
 
 class Clock:

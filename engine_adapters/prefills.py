@@ -1,10 +1,14 @@
-"""How fast the engine computes prompts, from the steps it makes."""
+"""How fast an engine computes prompts, from the steps it makes."""
 
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from cache.economics import Priors
+
+CPU_PRIORS = Priors(prefill_tokens_per_second=500.0)
+"""What a small model does on a few cores: else the first pages would be computed that are better loaded."""
 LEAST_TOKENS = 64
 """Steps with fewer prompt tokens say more about decoding."""
 
@@ -32,7 +36,11 @@ class Prefills:
         """The oldest step's output is there. None if it tells nothing about prompts."""
         if not self._begun:
             return None
-        (tokens, begun), now = self._begun.popleft(), self._clock()
+        return self.ended(*self._begun.popleft())
+
+    def ended(self, tokens: int, begun: float) -> Prefill | None:
+        """The output of a step is there that was scheduled at `begun`, by the same clock; as `end`."""
+        now = self._clock()
         seconds = now - max(begun, self._free_at)  # steps that were scheduled ahead ran one after the other
         self._free_at = now
         return Prefill(tokens, seconds) if tokens >= LEAST_TOKENS else None

@@ -69,8 +69,9 @@ class Meter:
         page_tokens: int,
         page_bytes: int,
         clock: Callable[[], float] = time.monotonic,
+        loaded: Counter[Tier] | None = None,
     ) -> None:
-        self.loaded: Counter[Tier] = Counter()
+        self.loaded = Counter[Tier]() if loaded is None else loaded
         """Pages that requests took, by where they lay."""
         self.errors = 0
         self._tiers = tiers

@@ -1,4 +1,4 @@
-from engine_adapters.vllm.inside.prefills import LEAST_TOKENS, Prefill, Prefills
+from engine_adapters.prefills import LEAST_TOKENS, Prefill, Prefills
 
 
 class Clock:
