@@ -1,38 +1,38 @@
 """The application: every part made once, from the settings, and wired."""
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from httpx_aiohttp.httpx2 import AiohttpTransport
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
-from engine_adapters.base import Address
-from engine_adapters.engines import create_engine
-from engine_adapters.http import Connection, Timeouts, create_transport
-from engine_adapters.subscriber import Endpoints
 from gateway.access import Access
 from gateway.api.body import Bodies
+from gateway.api.cache import cache_router
 from gateway.api.endpoints import ENDPOINTS
 from gateway.api.generation import Generation
 from gateway.api.health import health_router
 from gateway.api.models import models_router
 from gateway.api.openapi import add_endpoints
+from gateway.api.replicas import replicas_router
 from gateway.api.route import route_router
 from gateway.api.stored import Stored
 from gateway.dispatch import Dispatcher
 from gateway.drain import Drain
 from gateway.errors import GatewayError, Internal, InvalidRequest, MethodNotAllowed, NotFound
 from gateway.exchange import App, Front
-from gateway.fleet import Fleet, Replica
+from gateway.fleet import Builder, Fleet, Roster
 from gateway.forwarding import Forwarder
 from gateway.headers import sort_request
 from gateway.knowledge import Knowledge
+from gateway.prefetch import Prefetcher
+from gateway.prefetch.metrics import PrefetchMetrics
+from gateway.prefetch.tenants import Tenants
 from gateway.routing import create_policy
-from gateway.settings import ReplicaSettings, Settings
+from gateway.settings import Settings
 from gateway.telemetry.metrics import GatewayMetrics
 
 
@@ -47,19 +47,31 @@ class Gateway:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.metrics = GatewayMetrics()
+        self._prefetch_metrics = PrefetchMetrics(self.metrics.registry)
         self.drain = Drain(settings.shutdown)
-        self._transports: dict[tuple[bool, Path | None], AiohttpTransport] = {}
+        self._builder = Builder(settings.timeouts)
         self.fleet = Fleet(
-            [replica for server in settings.replicas for replica in self._replicas(server)], settings.probes
+            [replica for server in settings.replicas for replica in self._builder.build(server)],
+            settings.probes,
         )
+        self.roster = Roster(self.fleet, self._builder.build, settings.registration.most, self._forget)
         policy = create_policy(settings.routing.policy)
-        self.knowledge = Knowledge(settings.prefix, settings.models, self.fleet, active=policy.wants_prefix)
+        self.knowledge = Knowledge(
+            settings.prefix,
+            settings.models,
+            self.fleet,
+            most=len(self.fleet) + settings.registration.most,
+            active=policy.wants_prefix,
+        )
         self.dispatcher = Dispatcher(self.fleet, self.knowledge, policy)
         self.metrics.watch(self.fleet, self.knowledge)
         access = Access(settings.access)
         self._bodies = Bodies(settings.limits)
         self.framework = self._framework(access)
-        forwarder = Forwarder(self.dispatcher, settings.timeouts, self.metrics)
+        self.prefetcher = Prefetcher(
+            self.dispatcher.absent, self._prefetch_metrics, active=settings.routing.prefetch
+        )
+        forwarder = Forwarder(self.dispatcher, self.prefetcher, settings.timeouts, self.metrics)
         self.app = Front(
             self.framework,
             self._generation(access, forwarder),
@@ -68,23 +80,9 @@ class Gateway:
             log_requests=settings.log.requests,
         )
 
-    def _replicas(self, settings: ReplicaSettings) -> Iterator[Replica]:
-        """A replica for each data-parallel rank of a server."""
-        trust = (settings.url.scheme == "https", settings.ca_file)
-        if trust not in self._transports:
-            self._transports[trust] = create_transport(settings.ca_file, tls=trust[0])
-        timeouts = self.settings.timeouts
-        connection = Connection(
-            str(settings.url),
-            self._transports[trust],
-            # A silence may last as long as the wait for the first chunk, which the forwarder bounds.
-            Timeouts(timeouts.connect_s, max(timeouts.idle_s, timeouts.first_chunk_s)),
-            settings.credential(),
-        )
-        events = settings.events and Endpoints(settings.events, settings.replay, settings.bind_events)
-        for rank, name in enumerate(settings.rank_names()):
-            address = Address(connection, events or None, rank, settings.ranks)
-            yield Replica(name, create_engine(settings.engine, address), rank)
+    def _forget(self, replica: str) -> None:
+        self.metrics.forget(replica)
+        self._prefetch_metrics.forget(replica)
 
     def _generation(self, access: Access, forwarder: Forwarder) -> dict[str, App]:
         return {
@@ -100,6 +98,10 @@ class Gateway:
 
         app.include_router(models_router(self.fleet), dependencies=[Depends(holds_key)])
         app.include_router(route_router(self.dispatcher, access, self._bodies))
+        registration = self.settings.registration
+        app.include_router(replicas_router(self.fleet, self.roster, registration, access, self._bodies))
+        tenants = Tenants(self.dispatcher, self.settings.tenants)
+        app.include_router(cache_router(self.dispatcher, tenants, access, self._bodies))
         app.include_router(health_router(self.fleet, self.knowledge, self.drain, self.metrics))
         _answer_errors(app)
         _document(app)
@@ -111,11 +113,12 @@ class Gateway:
         try:
             yield
         finally:
+            self.roster.close()
+            await self.prefetcher.close()
             await self.fleet.stop()
             await self.knowledge.close()
             self._bodies.close()
-            for transport in self._transports.values():
-                await transport.aclose()
+            await self._builder.aclose()
 
 
 def _answer_errors(app: FastAPI) -> None:
@@ -128,9 +131,9 @@ def _answer_errors(app: FastAPI) -> None:
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
-            headers = tuple((k.lower().encode(), v.encode()) for k, v in (error.headers or {}).items())
+            allow = (b"allow", ", ".join(sorted(_methods(app, request.url.path))).encode())
             return _response(
-                MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}.", headers=headers)
+                MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}.", headers=(allow,))
             )
         if error.status_code == 404:
             return _response(NotFound(f"No such path: {request.url.path}."))
@@ -150,6 +153,12 @@ def _answer_errors(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(Exception, unexpected)
+
+
+def _methods(app: FastAPI, path: str) -> set[str]:
+    """Those that a path allows; the framework itself tells only those of the first function that it finds."""
+    routes = (route for route in app.routes if isinstance(route, Route) and route.path_regex.match(path))
+    return {method for route in routes for method in route.methods or ()}
 
 
 def _response(error: GatewayError) -> Response:

@@ -43,13 +43,14 @@ def _table(route: dict[str, Any]) -> Iterator[str]:
     prompt = route["prompt"]
     known = "known" if prompt["known"] else f"unknown ({prompt['unknown']}), length estimated"
     yield f"prompt: {prompt['tokens']} tokens, {known}"
-    times = "".join(f"{term:>10}" for term in ("queue", "prefill", "overhead", "ttft"))
+    times = "".join(f"{term:>10}" for term in ("queue", "load", "prefill", "overhead", "ttft"))
     yield f"{'replica':<24}{'cached':>24}{'to prefill':>12}{times}"
     for candidate in sorted(route["candidates"], key=lambda c: c["ttft_s"]):
         cached = candidate["cached_tokens"]
         held = " ".join(f"{tier} {cached[tier]}" for tier in _TIERS if cached[tier]) or "-"
         times = "".join(
-            f"{candidate[term] * 1000:>7.0f} ms" for term in ("queue_s", "prefill_s", "overhead_s", "ttft_s")
+            f"{candidate[term] * 1000:>7.0f} ms"
+            for term in ("queue_s", "load_s", "prefill_s", "overhead_s", "ttft_s")
         )
         mark = "*" if candidate["replica"] == route["replica"] else " "
         yield f"{mark} {candidate['replica']:<22}{held:>24}{candidate['prefill_tokens']:>12}{times}"

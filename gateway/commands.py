@@ -1,6 +1,5 @@
 """`hpkv serve`, `hpkv check-config` and `hpkv route`."""
 
-import logging
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,8 +7,6 @@ from typing import Annotated, Any
 import typer
 
 app = typer.Typer()
-
-NO_REPLICA = "no replica is set: every request will be refused; add some with --replica URL or `replicas:`"
 
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file with the settings.")]
 Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
@@ -33,12 +30,15 @@ def serve(
     """Run the gateway."""
     settings = _load(config, host, port, replica, policy, log_level)
     from gateway.server import serve as run
+    from gateway.settings import SettingsError
     from gateway.telemetry.logs import configure_logging
 
     configure_logging(settings.log)
-    if not settings.replicas:
-        logging.getLogger(__name__).warning(NO_REPLICA)
-    run(settings)
+    try:
+        run(settings)
+    except SettingsError as error:
+        typer.echo(f"hpkv: {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 @app.command("check-config")
@@ -86,7 +86,10 @@ def _request_body(model: str, prompt: str, body: Path | None) -> bytes:
     import orjson
 
     if body is not None:
-        return sys.stdin.buffer.read() if str(body) == "-" else body.read_bytes()
+        try:
+            return sys.stdin.buffer.read() if str(body) == "-" else body.read_bytes()
+        except OSError as error:
+            raise typer.BadParameter(f"--body {body}: {error.strerror}") from None
     if not model or not prompt:
         raise typer.BadParameter("give --model and --prompt, or --body")
     return orjson.dumps({"model": model, "messages": [{"role": "user", "content": prompt}]})

@@ -1,7 +1,7 @@
 """From a request to a replica: who serves the model, what is known of the prompt, and the policy's choice."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.errors import ResponseNotFound
@@ -59,6 +59,22 @@ class Dispatcher:
         matches = self._knowledge.matches(prompt, model, replicas[0])
         return Dispatch(context, _roomy(replicas, context), matches)
 
+    async def common(self, request: Request, *others: Request) -> Dispatch:
+        """As `look_up`, of the beginning that the prompts of all these requests have in common.
+
+        Raises as `look_up`.
+        """
+        first = await self.look_up(request)
+        if not others:
+            return first
+        prompt = first.context.prompt
+        for other in others:
+            prompt = prompt.common((await self.look_up(other)).context.prompt)
+        context = replace(first.context, prompt=prompt)
+        return replace(
+            first, context=context, matches=self._knowledge.matches(prompt, request.model, first.replicas[0])
+        )
+
     def keeper(self, response: str) -> Dispatch:
         """The replica that keeps a stored response.
 
@@ -85,6 +101,10 @@ class Dispatcher:
     def commit(self, dispatch: Dispatch, replica: Replica) -> None:
         """The request goes there: its siblings shall know before the engine's events tell."""
         self._knowledge.predict(dispatch.context.prompt, dispatch.context.model, replica)
+
+    def absent(self, context: RequestContext, replica: Replica, at: int) -> None:
+        """The page after `at` tokens was thought to be on the replica's shared storage, and isn't."""
+        self._knowledge.absent(context.prompt, context.model, replica, at)
 
 
 def _roomy(replicas: list[Replica], context: RequestContext) -> list[Replica]:

@@ -9,9 +9,12 @@ GatewayError
 ├── ModelNotFound       404  no replica serves this model
 ├── MethodNotAllowed    405
 ├── RequestTooSlow      408  head or body didn't arrive in time
+├── Conflict            409  it is somebody else's already
 ├── BodyTooLarge        413  more bytes or more JSON values than the limits
+├── RateLimited         429  the key has had its share for now
 ├── HeadTooLarge        431  longer, or more headers, than the limits
 ├── Internal            500  our fault; the log has more under the request's id
+├── NoAgent             501  no replica of the model has an agent that could do it
 ├── ReplicaFailed       502  the replica broke, and there was no other
 ├── Overloaded          503  nobody can take the request now
 └── ReplicaTimeout      504  the replica stayed silent
@@ -141,12 +144,35 @@ class RequestTooSlow(GatewayError):
         )
 
 
+class Conflict(GatewayError):
+    """409: what is asked for is somebody else's already."""
+
+    status = 409
+    type = "invalid_request_error"
+    code = "conflict"
+
+
 class BodyTooLarge(GatewayError):
     """413: more than `limits.body_bytes`, `json_fields` or `json_values` allow."""
 
     status = 413
     type = "invalid_request_error"
     code = "request_too_large"
+
+
+class RateLimited(GatewayError):
+    """429: the key has had its share for now.
+
+    Args:
+        retry_after_s: until some of it is free again.
+    """
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, retry_after_s: int) -> None:
+        super().__init__(message, headers=((b"retry-after", b"%d" % retry_after_s),))
 
 
 class HeadTooLarge(GatewayError):
@@ -164,6 +190,13 @@ class Internal(GatewayError):
 
     def __init__(self) -> None:
         super().__init__("Internal error; the gateway's log tells more under this request's id.")
+
+
+class NoAgent(GatewayError):
+    """501: no replica of the model has an agent that could do it."""
+
+    status = 501
+    code = "no_agent"
 
 
 class ReplicaFailed(GatewayError):

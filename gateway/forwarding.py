@@ -31,6 +31,7 @@ from gateway.errors import (
 from gateway.exchange import Exchange
 from gateway.fleet import Replica
 from gateway.headers import sort_answer
+from gateway.prefetch import Prefetcher
 from gateway.routing import Candidate, Passage
 from gateway.settings import TimeoutSettings
 from gateway.sse import EventStream, error_event
@@ -87,8 +88,15 @@ class _TryElsewhere(Exception):
 class Forwarder:
     """Forwards requests to the replicas of a fleet."""
 
-    def __init__(self, dispatcher: Dispatcher, timeouts: TimeoutSettings, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        prefetcher: Prefetcher,
+        timeouts: TimeoutSettings,
+        metrics: GatewayMetrics,
+    ) -> None:
         self._dispatcher = dispatcher
+        self._prefetcher = prefetcher
         self._first_chunk_s = timeouts.first_chunk_s
         self._idle_s = timeouts.idle_s
         # The connection's own limit is the longer of the two, and a second clock costs something each chunk.
@@ -166,8 +174,11 @@ class Forwarder:
         exchange.chosen = chosen
         self._dispatcher.commit(dispatch, replica)
         passage = Passage(chosen, streamed=upstream.streamed)
+        prefetch = self._prefetcher.begin(dispatch.context, chosen)
         reply: Reply | None = None
         try:
+            if prefetch.ordered:
+                await asyncio.sleep(0)  # the order goes out first
             try:
                 async with replica.patience(self._first_chunk_s):
                     reply = await replica.engine.connection.send(
@@ -182,6 +193,7 @@ class Forwarder:
             except EngineError as error:
                 raise _failed(replica, error) from error
             passage.first_chunk()
+            prefetch.first_chunk()
             if not 200 <= reply.status < 300:
                 await self._refuse(replica, reply, first, exchange)
             else:
@@ -192,6 +204,7 @@ class Forwarder:
                 await self._relay(replica, reply, first, upstream, exchange)
         finally:
             passage.end(exchange.usage)
+            prefetch.end()
             if reply is not None:
                 await reply.aclose()
 
@@ -309,11 +322,7 @@ def _same(one: Replica, other: Replica) -> bool:
 
 def _headers(upstream: Upstream, replica: Replica) -> Headers:
     own = replica.engine.headers
-    if not own:
-        return upstream.headers
-    # Which rank is for us to say: a client's wish would be joined to it.
-    names = {name for name, _ in own}
-    return [header for header in upstream.headers if header[0] not in names] + own
+    return [*upstream.headers, *own] if own else upstream.headers
 
 
 def _body(upstream: Upstream, replica: Replica, model: str) -> bytes:

@@ -1,4 +1,5 @@
-"""Which headers pass through: all but hop-by-hop ones, credentials, and what each side sets itself."""
+"""Which headers pass through: all but hop-by-hop ones, credentials, what steers an engine, and what each side
+sets itself."""
 
 from typing import NamedTuple
 
@@ -18,16 +19,35 @@ _HOP_BY_HOP = frozenset(
         b"upgrade",
     )
 )
-_NOT_UPSTREAM = _HOP_BY_HOP | {
-    b"host",
-    b"content-length",  # set anew: the body may gain an option
-    b"expect",
-    b"accept-encoding",  # answers are read for their usage
-    b"authorization",
-    b"x-api-key",
-    b"cookie",
-    b"x-request-id",
-}
+# By these a router steers an engine: which rank computes, where KV is fetched from, who goes first.
+# A client's word would lead to where nothing of its prefix lies, or have an engine call other hosts.
+_OURS_TO_SAY = frozenset(
+    (
+        b"x-data-parallel-rank",
+        b"x-override-bootstrap-host",
+        b"x-override-bootstrap-port",
+        b"x-override-bootstrap-room",
+        b"x-override-conversation-id",
+        b"x-override-disagg-prefill-dp-rank",
+        b"x-override-priority",
+        b"x-override-rid",
+        b"x-override-routed-dp-rank",
+    )
+)
+_NOT_UPSTREAM = (
+    _HOP_BY_HOP
+    | _OURS_TO_SAY
+    | {
+        b"host",
+        b"content-length",  # set anew: the body may gain an option
+        b"expect",
+        b"accept-encoding",  # answers are read for their usage
+        b"authorization",
+        b"x-api-key",
+        b"cookie",
+        b"x-request-id",
+    }
+)
 _NOT_DOWNSTREAM = _HOP_BY_HOP | {
     b"set-cookie",
     b"www-authenticate",

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import resource
 import signal
 import socket
+from collections.abc import Iterator
 from types import FrameType
 
 import uvicorn
@@ -14,7 +16,7 @@ import uvicorn
 from gateway.app import Gateway
 from gateway.fleet import NO_REPLICA
 from gateway.listener import listener
-from gateway.settings import Settings
+from gateway.settings import Listen, Settings, SettingsError
 
 log = logging.getLogger(__name__)
 
@@ -85,21 +87,51 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+@contextlib.contextmanager
+def _listening(listen: Listen) -> Iterator[list[socket.socket]]:
+    """Sockets at all of the host's addresses. uvicorn's own way would put the failure into the log.
+
+    Raises SettingsError if one can't be had.
+    """
+    with contextlib.ExitStack() as opened:
+        try:
+            found = socket.getaddrinfo(
+                listen.host or None, listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            plain = [one for one in found if one[0] == socket.AF_INET]
+            sockets = [
+                opened.enter_context(socket.create_server(address, family=family))
+                for family, _, _, _, address in (found if socket.has_dualstack_ipv6() else plain or found)
+            ]
+        except OSError as error:
+            why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+            raise SettingsError(
+                f"listen: {listen.host}:{listen.port} can't be had ({why}): choose another by --host and "
+                "--port, or end what has it"
+            ) from error
+        yield sockets
+
+
 def serve(settings: Settings) -> None:
     """Run until told to end.
 
     Raises:
-        SystemExit: the listener can't be opened; the log says why.
+        SettingsError: its address can't be had.
     """
-    _raise_file_limit()
+    with _listening(settings.listen) as sockets:
+        _raise_file_limit()
+        _serve(settings, sockets)
+
+
+def _serve(settings: Settings, sockets: list[socket.socket]) -> None:
     gateway = Gateway(settings)
     if not settings.replicas:
         log.warning(f"the gateway has {NO_REPLICA}; until then /readyz and all requests answer 503")
+    for one in sockets:
+        log.info("listening", extra={"address": one.getsockname()[0], "port": one.getsockname()[1]})
     listen = settings.listen
     config = uvicorn.Config(
         gateway.app,
-        host=listen.host,
-        port=listen.port,
         loop="uvloop",
         http=listener(settings.limits),
         ws="none",
@@ -111,4 +143,4 @@ def serve(settings: Settings) -> None:
         ssl_keyfile=listen.tls_key,
         timeout_graceful_shutdown=5,
     )
-    Server(config, gateway).run()
+    Server(config, gateway).run(sockets)

@@ -62,6 +62,9 @@ def _warnings(model: ModelKnowledge) -> Iterator[str]:
     for name, stream in model.streams().items():
         if not stream.state.connected:
             yield f"{name}: no connection to its KV events"
+    for name, follower in model.followers().items():
+        if not follower.agent.alive:
+            yield f"{name}: no agent: {follower.agent.trouble}"
     for origin in model.index.state().silent:
         yield f"{origin.replica}: no KV events after traffic that must cause some"
 

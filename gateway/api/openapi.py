@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from gateway.api.cache import PIN, PREFETCH
 from gateway.api.endpoints import CHAT, COMPLETIONS, ENDPOINTS, RESPONSES, Endpoint
+from gateway.api.replicas import Registration
 
 _ERROR = {
     "type": "object",
@@ -50,6 +52,9 @@ def add_endpoints(document: dict[str, Any]) -> dict[str, Any]:
     document["paths"]["/v1/route"]["post"]["requestBody"] = _body(
         {"anyOf": [_schema(endpoint) for endpoint in (CHAT, COMPLETIONS, RESPONSES)]}
     )
+    for cached in (PREFETCH, PIN):
+        document["paths"][cached.path]["post"]["requestBody"] = _body(_schema(cached))
+    document["paths"]["/v1/replicas"]["post"]["requestBody"] = _body(Registration.model_json_schema())
     for endpoint in ENDPOINTS:
         document["paths"][endpoint.path] = {"post": _operation(endpoint)}
     return document

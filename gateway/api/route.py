@@ -14,6 +14,7 @@ from gateway.dispatch import Request as Asked
 from gateway.errors import InvalidRequest
 from gateway.headers import sort_request
 from gateway.routing import Candidate, Decision, Prompt
+from gateway.routing.loading import Tiers
 
 _BY_FIELD = {"messages": CHAT, "prompt": COMPLETIONS, "input": RESPONSES}
 
@@ -73,11 +74,33 @@ def _explain(decision: Decision, prompt: Prompt) -> dict[str, Any]:
 def _terms(candidate: Candidate) -> dict[str, Any]:
     return {
         "replica": candidate.replica.name,
-        "cached_tokens": {tier.name.lower(): candidate.cached[tier] for tier in Tier},
+        "held_tokens": _by_tier(candidate.held),
+        "cached_tokens": _by_tier(candidate.cached),
         "prefill_tokens": candidate.prefill_tokens,
         "queue_s": candidate.queue_s,
+        "load_s": candidate.load_s,
         "prefill_s": candidate.prefill_s,
         "overhead_s": candidate.overhead_s,
         "ttft_s": candidate.ttft_s,
         "requests": candidate.replica.load,
+        "agent": _agent(candidate),
+    }
+
+
+def _by_tier(tokens: Tiers) -> dict[str, int]:
+    return {tier.name.lower(): tokens[tier] for tier in Tier}
+
+
+def _agent(candidate: Candidate) -> dict[str, Any] | None:
+    """By what the replica's agent decides what to load, and up to where it would for this prompt."""
+    agent = candidate.replica.agent
+    costs = agent.economics if agent is not None else None
+    if agent is None or costs is None:
+        return None
+    return {
+        "cut": sum(candidate.cached),
+        "threshold": costs.threshold,
+        "page_tokens": costs.page_tokens,
+        "prefill_tokens_per_s": costs.prefill_tokens_per_s,
+        "tokens_per_s": {tier.name.lower(): rate for tier, rate in agent.rates.items()},
     }

@@ -10,16 +10,19 @@ from gateway.fleet.probe import Prober
 from gateway.fleet.replica import Replica
 from gateway.settings import ProbeSettings
 
-NO_REPLICA = "no replica: set `replicas` in the settings, or start with --replica URL"
+NO_REPLICA = (
+    "no replica yet: set `replicas` in the settings, start with --replica URL, or let engines register"
+)
 
 
 class Fleet:
-    """The replicas behind the gateway."""
+    """The replicas behind the gateway. They may come and go; each is watched while it is there."""
 
     def __init__(self, replicas: Iterable[Replica], probes: ProbeSettings) -> None:
         self._replicas = {replica.name: replica for replica in replicas}
         self._probes = probes
-        self._tasks: list[asyncio.Task[None]] = []
+        self._changed: Callable[[Replica], None] = lambda replica: None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(self._replicas.values())
@@ -35,9 +38,23 @@ class Fleet:
         return self._replicas[name]
 
     def watch(self, changed: Callable[[Replica], None]) -> None:
-        """Call this whenever a replica rises or falls."""
+        """Call this whenever a replica rises, falls or leaves."""
+        self._changed = changed
         for replica in self:
             replica.changed = changed
+
+    def add(self, replica: Replica) -> None:
+        """Take a replica in, of a name that nobody has. It gets requests as soon as a probe finds it well."""
+        replica.changed = self._changed
+        # A new dictionary: others may be iterating over this one, the metrics page in a thread.
+        self._replicas = {**self._replicas, replica.name: replica}
+        self._watch(Prober(replica, self._probes))
+
+    def remove(self, name: str, reason: str) -> None:
+        """Let a replica go: it gets no requests any more, and finishes those that it has."""
+        left = self._replicas[name]
+        self._replicas = {other: replica for other, replica in self._replicas.items() if other != name}
+        left.leave(reason)
 
     @property
     def ready(self) -> bool:
@@ -87,15 +104,19 @@ class Fleet:
         """Probe all replicas once, then keep watching them."""
         probers = [Prober(replica, self._probes) for replica in self]
         await asyncio.gather(*(prober.probe() for prober in probers))
-        self._tasks = [
-            asyncio.create_task(prober.run(), name=f"probe {replica.name}")
-            for prober, replica in zip(probers, self, strict=True)
-        ]
+        for prober in probers:
+            self._watch(prober)
 
     async def stop(self) -> None:
         """End the watching."""
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        for task in self._tasks:
+        for task in tasks:
             with suppress(asyncio.CancelledError):
                 await task
+
+    def _watch(self, prober: Prober) -> None:
+        task = asyncio.create_task(prober.run(), name=f"probe {prober.name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

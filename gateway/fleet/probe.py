@@ -23,7 +23,7 @@ is long: at each probe, it was most of what an idle gateway did."""
 
 
 class Prober:
-    """Keeps one replica's state true until cancelled."""
+    """Keeps one replica's state true until cancelled, or until it has left."""
 
     def __init__(self, replica: Replica, settings: ProbeSettings) -> None:
         self._replica = replica
@@ -31,9 +31,14 @@ class Prober:
         self._silent = 0
         self._count = 0
 
+    @property
+    def name(self) -> str:
+        """The replica's."""
+        return self._replica.name
+
     async def run(self) -> None:
-        """Probe for ever; cancel to end."""
-        while True:
+        """Probe until it is gone; cancel to end before. One that leaves is watched for its last requests."""
+        while not self._replica.gone:
             trust = not self._replica.suspected.is_set()
             self._replica.suspected.clear()
             await self.probe(trust_answers=trust)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from engine_adapters.base import Engine, Load, ModelCard
+from gateway.fleet.agent import Agent
 from gateway.fleet.speed import PrefillSpeed
 
 log = logging.getLogger(__name__)
@@ -19,6 +20,8 @@ class State(enum.Enum):
     """Never answered yet."""
     UP = "up"
     DOWN = "down"
+    LEAVING = "leaving"
+    """No part of the fleet any more, but for the requests that it still answers."""
 
 
 class Charge:
@@ -55,6 +58,7 @@ class Replica:
 
     Attributes:
         changed: called when it rises or falls, or serves other models.
+        agent: while one is followed; it may be out of reach.
     """
 
     def __init__(self, name: str, engine: Engine, rank: int = 0) -> None:
@@ -62,6 +66,7 @@ class Replica:
         self.engine = engine
         self.rank = rank
         self.changed: Callable[[Replica], None] = _ignore
+        self.agent: Agent | None = None
         self.state = State.JOINING
         self.models: dict[str, ModelCard] = {}
         self.requests = 0
@@ -94,6 +99,11 @@ class Replica:
         """Requests running or waiting there: ours as of now, other clients' as of the last sample."""
         return self.requests + self._others
 
+    @property
+    def gone(self) -> bool:
+        """Whether it left and its last request is over, so that nobody needs to watch it."""
+        return self.state is State.LEAVING and not self.requests
+
     def base(self, model: str) -> str:
         """The base model's name, of a LoRA adapter or of the model itself."""
         card = self.models.get(model)
@@ -109,6 +119,8 @@ class Replica:
 
     def rise(self, models: list[ModelCard]) -> None:
         """It answers: take it in, or take in what it serves now."""
+        if self.state is State.LEAVING:
+            return
         rose = not self.up
         known = self.models.keys()
         self.state = State.UP
@@ -121,9 +133,10 @@ class Replica:
 
     def fall(self, reason: str) -> None:
         """It doesn't serve: no new requests, and those without a first chunk move elsewhere now."""
-        fell = self.state is not State.DOWN
-        self.state = State.DOWN
-        self.reason = reason
+        fell = self.state in (State.JOINING, State.UP)
+        if self.state is not State.LEAVING:
+            self.state = State.DOWN
+            self.reason = reason
         if fell:
             log.warning("replica is down", extra={"replica": self.name, "reason": reason})
             self.changed(self)
@@ -133,6 +146,16 @@ class Replica:
             # Once the timeout has fired it can't be moved, and needn't be.
             if not waiting.expired():
                 waiting.reschedule(now)
+
+    def leave(self, reason: str) -> None:
+        """It is no part of the fleet any more: no new requests, and those in flight finish."""
+        self.state = State.LEAVING
+        self.reason = reason
+        log.info("replica leaves", extra={"replica": self.name, "reason": reason})
+        self.changed(self)
+        # Another may have its name from now on, and what becomes of this one is not that one's.
+        self.changed = _ignore
+        self.suspected.set()
 
     def patience(self, seconds: float) -> "Patience":
         """A time limit for the wait for a first chunk, cut short when the replica falls."""

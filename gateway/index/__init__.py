@@ -7,7 +7,8 @@ from gateway.index.errors import IndexFullError
 from gateway.index.feed import Feed
 from gateway.index.index import Index, IndexState
 from gateway.index.match import Match, Span
+from gateway.index.residency import WORD
 from gateway.index.targets import Store
 from gateway.index.upkeep import Lifetimes
 
-__all__ = ["Feed", "Index", "IndexFullError", "IndexState", "Lifetimes", "Match", "Span", "Store"]
+__all__ = ["WORD", "Feed", "Index", "IndexFullError", "IndexState", "Lifetimes", "Match", "Span", "Store"]

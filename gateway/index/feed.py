@@ -7,11 +7,14 @@ milliseconds is one slice.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from engine_adapters.events import Change, Origin
 from gateway.index.index import Index
+
+log = logging.getLogger(__name__)
 
 GATHER_S: Final = 0.005
 IDLE_S: Final = 1.0
@@ -39,8 +42,12 @@ class Feed:
         """Apply what is pushed, and let the index age, until cancelled."""
         while True:
             self._pushed.clear()
-            while self._index.work(self._clock()):  # noqa: ASYNC110 - a slice, requests, a slice
-                await asyncio.sleep(0)
+            try:
+                while self._index.work(self._clock()):  # noqa: ASYNC110 - a slice, requests, a slice
+                    await asyncio.sleep(0)
+            except Exception:  # nobody waits for this task: without it the index would stand still unseen
+                log.exception("the index can't be kept up; it will be tried again in %g s", IDLE_S)
+                await asyncio.sleep(IDLE_S)
             try:
                 async with asyncio.timeout(IDLE_S):
                     await self._pushed.wait()

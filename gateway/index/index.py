@@ -5,6 +5,7 @@ so that a storm of events delays a request by a fraction of a millisecond and no
 callers say.
 """
 
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -18,10 +19,11 @@ from gateway.index.hashes import EngineHashes
 from gateway.index.match import Match, Positions, Runs, compress, match, overlay
 from gateway.index.residency import WORD, Plane, Residency
 from gateway.index.table import Slots
-from gateway.index.targets import Store, Target, Targets, View
+from gateway.index.targets import NO_STORE, Store, Target, Targets, View
 from gateway.index.upkeep import Clearing, Lifetimes, Upkeep
 
-DEFAULT_PAGE: Final = 16
+log = logging.getLogger(__name__)
+
 LEAST_BLOCKS: Final = 4096
 HINTS: Final = 1024
 """Blocks of a prediction that are written at once, for siblings to meet there; more follow in slices."""
@@ -35,7 +37,8 @@ class Hints(NamedTuple):
     ends: Positions
 
 
-Queued = tuple[Target, BlockEvents | PageEvents | Hints] | Clearing
+Told = tuple[Target, BlockEvents | PageEvents | Hints]
+Queued = Told | Clearing
 
 
 class IndexState(NamedTuple):
@@ -90,17 +93,17 @@ class Index:
         """Add a replica, or one rank of it, or say more of one that was added.
 
         `pages` are tokens a page of each tier; an engine's events tell its own, which is 16 until then. With
-        another store, and so another namespace, what was known of the replica is forgotten. Raises
-        IndexFullError beyond `caches`.
+        another store, and so another namespace, what was known of the replica is forgotten; not with its
+        first. Raises IndexFullError beyond `caches`.
         """
         target = self._targets.get(origin)
-        if target is not None and not self._targets.reaches(target, store):
+        if target is not None and not self._targets.equip(target, store):
             self._drop(origin)
             target = None
         if target is None:
             target = self._targets.add(origin, store, sends_events)
         target.sends_events = sends_events
-        for tier, tokens in {Tier.GPU: DEFAULT_PAGE, **(pages or {})}.items():
+        for tier, tokens in (pages or {}).items():
             if tier not in target.told:
                 target.pages[tier] = tokens
         self._targets.refresh()
@@ -115,7 +118,8 @@ class Index:
         target = self._targets.get(origin)
         if target is None:
             return
-        target.expecting_since = target.silent_since = None
+        if any(isinstance(change, BlockEvents) or _clears_gpu(change) for change in changes):
+            target.expecting_since = target.silent_since = None
         for change in changes:
             if isinstance(change, Cleared):
                 self._clear(Clearing(target, change.tiers))
@@ -134,7 +138,7 @@ class Index:
                 if self._upkeep.step_clearing(first):
                     self._queue.popleft()
             else:
-                self._apply(*first)
+                self._apply(self._take(first))
         return aging or bool(self._queue)
 
     def match(self, prefix: PrefixKeys) -> Match:
@@ -170,6 +174,16 @@ class Index:
             rows = self._hint(target, pieces[0])
             if not waiting and not self._residency.has(rows, Plane.GPU, target.column).all():
                 target.expecting_since = now
+
+    def absent(self, prefix: PrefixKeys, at: int, origin: Origin) -> None:
+        """Forget that shared storage has the page after `at` tokens, for this target and all that reach the
+        same: one of them looked, and it isn't there. No match goes beyond it."""
+        target = self._targets.get(origin)
+        page = target.pages[Tier.SHARED] if target is not None else 0
+        if target is None or not page or target.store == NO_STORE:
+            return
+        rows = self._residency.find(prefix.at(page)[at // page :][:1])
+        self._residency.clear(rows, Tier.SHARED, target.store)
 
     def state(self) -> IndexState:
         """Sizes and counts as they are now."""
@@ -213,39 +227,54 @@ class Index:
         self._residency.make_room(len(hints.keys))
         return self._residency.set(hints.keys, hints.ends, Plane.HINT, target.column)
 
-    def _apply(self, target: Target, change: BlockEvents | PageEvents | Hints) -> None:
-        if not isinstance(change, BlockEvents):
-            self._queue.popleft()
-            self._backlog -= len(change.keys)
-            if isinstance(change, Hints):
-                self._hint(target, change)
-            else:
-                apply_pages(target, change, self._residency)
-            return
-        taken = self._take()
-        self._backlog -= sum(len(batch.hashes) for _, batch in taken)
-        for of, batch in taken:
-            self._learn_pages(of, batch)
-        apply_blocks(taken, self._hashes, self._residency)
+    def _apply(self, taken: Sequence[Told]) -> None:
+        """Apply what was taken.
 
-    def _take(self) -> list[tuple[Target, BlockEvents]]:
-        """The next batches of engine events that can be applied together, a slice of them."""
-        taken: list[tuple[Target, BlockEvents]] = []
-        blocks = width = 0
-        while self._queue:
-            if isinstance(self._queue[0], Clearing):
-                break
-            target, batch = self._queue[0]
-            if not isinstance(batch, BlockEvents):
+        A replica whose changes can't be applied is forgotten, but for what lies in its store: that is only
+        hinted at in any case, and others reach it.
+        """
+        try:
+            self._apply_together(taken)
+        except Exception:
+            if len(taken) > 1:
+                for one in taken:
+                    self._apply([one])
+                return
+            target = taken[0][0]
+            log.exception("events can't be applied: what the replica holds is forgotten", extra=_of(target))
+            self._clear(Clearing(target, OWN_TIERS))
+
+    def _apply_together(self, taken: Sequence[Told]) -> None:
+        target, change = taken[0]
+        if isinstance(change, Hints):
+            self._hint(target, change)
+        elif isinstance(change, PageEvents):
+            apply_pages(target, change, self._residency)
+        else:
+            batches = [(of, batch) for of, batch in taken if isinstance(batch, BlockEvents)]
+            for of, batch in batches:
+                self._learn_pages(of, batch)
+            apply_blocks(batches, self._hashes, self._residency)
+
+    def _take(self, first: Told) -> list[Told]:
+        """The first in the queue; of engine events also those behind it that can be applied together."""
+        change, taken = first[1], [first]
+        self._queue.popleft()
+        blocks = len(change.hashes if isinstance(change, BlockEvents) else change.keys)
+        width = change.block_tokens if isinstance(change, BlockEvents) else 0
+        while isinstance(change, BlockEvents) and self._queue:
+            following = self._queue[0]
+            if isinstance(following, Clearing) or not isinstance(batch := following[1], BlockEvents):
                 break
             if width and batch.block_tokens and batch.block_tokens != width:
                 break
-            if taken and blocks + len(batch.hashes) > SLICE_BLOCKS:
+            if blocks + len(batch.hashes) > SLICE_BLOCKS:
                 break
             width = width or batch.block_tokens
             blocks += len(batch.hashes)
-            taken.append((target, batch))
+            taken.append(following)
             self._queue.popleft()
+        self._backlog -= blocks
         return taken
 
     def _learn_pages(self, target: Target, batch: BlockEvents) -> None:
@@ -255,3 +284,11 @@ class Index:
         ]
         if any(news):
             self._targets.refresh()
+
+
+def _of(target: Target) -> dict[str, object]:
+    return {"replica": target.origin.replica, "rank": target.origin.rank}
+
+
+def _clears_gpu(change: Change) -> bool:
+    return isinstance(change, Cleared) and Tier.GPU in change.tiers

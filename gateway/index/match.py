@@ -7,7 +7,7 @@ without a gap; each page comes from the fastest tier that has it.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ from gateway.index.residency import ROW_PLANES, Bits, Columns
 from gateway.index.targets import Reach
 
 Positions = npt.NDArray[np.int64]
+
+NOWHERE: Final = -1
+_TIERS: Final = tuple(Tier)
 
 
 class Span(NamedTuple):
@@ -52,21 +55,26 @@ class Match:
         total: Positions = self.tokens.sum(axis=1)
         return total
 
-    def spans(self, target: int) -> Iterator[Span]:
-        """The match of `origins[target]`, from the start of the prompt on."""
-        span = None
-        start = 0
-        for end, held in zip(self.ends.tolist(), self.held[:, :, target], strict=True):
-            if not held.any():
-                break
-            tier = Tier(int(np.argmax(held)))
-            if span is not None and span.tier is not tier:
-                yield span
-                span = None
-            span = Span(tier, start if span is None else span.start, end)
-            start = end
-        if span is not None:
-            yield span
+    def spans(self) -> list[tuple[Span, ...]]:
+        """Where the tokens lie, from the start of the prompt on, of each target."""
+        fastest = np.where(self.held.any(axis=1), self.held.argmax(axis=1), NOWHERE)
+        ends = self.ends.tolist()
+        return [tuple(_spans(tiers, ends)) for tiers in fastest.T.tolist()]
+
+
+def _spans(tiers: list[int], ends: list[int]) -> Iterator[Span]:
+    """Runs of equal tiers; `tiers` are those of the runs up to `ends`."""
+    start = before = 0
+    tier = tiers[0] if tiers else NOWHERE
+    for there, end in zip(tiers, ends, strict=True):
+        if there != tier:
+            yield Span(_TIERS[tier], start, before)
+            start, tier = before, there
+        if there == NOWHERE:
+            return
+        before = end
+    if tier != NOWHERE:
+        yield Span(_TIERS[tier], start, before)
 
 
 def compress(rows: Bits, stride: int) -> Runs:

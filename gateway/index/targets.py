@@ -16,6 +16,8 @@ from gateway.index.errors import IndexFullError
 from gateway.index.residency import PLANES_OF, ROW_PLANES, WORD, Bits, plane_of
 
 NO_STORE: Final = -1
+DEFAULT_PAGE: Final = 16
+"""Tokens a page of an engine's own cache, until its events tell."""
 
 
 class Store(NamedTuple):
@@ -37,7 +39,7 @@ class Target:
     column: int
     store: int
     sends_events: bool
-    pages: list[int] = field(default_factory=lambda: [0] * len(Tier))
+    pages: list[int] = field(default_factory=lambda: [DEFAULT_PAGE, *[0] * (len(Tier) - 1)])
     told: set[Tier] = field(default_factory=set)
     aged: float = -math.inf
     expecting_since: float | None = None
@@ -118,8 +120,11 @@ class Targets:
         if with_store and target.store != NO_STORE:
             self._free_stores.insert(0, target.store)
 
-    def reaches(self, target: Target, store: Store | None) -> bool:
-        """Whether this is the target's store, or whether it has none if this is None."""
+    def equip(self, target: Target, store: Store | None) -> bool:
+        """Give a target without a store this one; returns whether it has this one now, or none if this is
+        None. Raises IndexFullError."""
+        if store is not None and target.store == NO_STORE:
+            target.store = self._column_of(store)
         return target.store == (self._stores.get(store, NO_STORE - 1) if store else NO_STORE)
 
     def shared(self, target: Target) -> bool:

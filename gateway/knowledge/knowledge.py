@@ -8,7 +8,7 @@ from typing import Any
 import zmq.asyncio
 
 from gateway.fleet import Fleet, Replica
-from gateway.index import Lifetimes
+from gateway.index import WORD, Lifetimes
 from gateway.knowledge.model import ModelKnowledge
 from gateway.knowledge.reading import Opener
 from gateway.routing import Matches, Prompt
@@ -30,18 +30,26 @@ class Knowledge:
     """Follows the fleet: a model is opened when its first replica comes up.
 
     Args:
+        most: replicas that there may be at a time.
         active: False answers "unknown" to everything, for policies that don't ask.
     """
 
     def __init__(
-        self, settings: PrefixSettings, models: Mapping[str, ModelSettings], fleet: Fleet, *, active: bool
+        self,
+        settings: PrefixSettings,
+        models: Mapping[str, ModelSettings],
+        fleet: Fleet,
+        *,
+        most: int,
+        active: bool,
     ) -> None:
         self._settings = settings
         self._model_settings = models
         self._active = active
         self._models: dict[str, ModelKnowledge] = {}
-        # Some to spare: a replica that comes back has another until its old one is cleared.
-        self._caches = len(fleet) * 9 // 8 + 8
+        # Some to spare: a replica that comes back has another until its old one is cleared. As many as fill a
+        # word cost nothing.
+        self._caches = max(most * 9 // 8 + 8, WORD)
         self._pool = EncodePool(
             settings.encode_threads or max(1, (os.cpu_count() or 2) // 2), settings.max_wait_s
         )
@@ -84,6 +92,12 @@ class Knowledge:
         knowledge = self._models.get(replica.base(model))
         if knowledge is not None:
             knowledge.predict(prompt, replica)
+
+    def absent(self, prompt: Prompt, model: str, replica: Replica, at: int) -> None:
+        """Note that the page after `at` tokens isn't on this replica's shared storage."""
+        knowledge = self._models.get(replica.base(model))
+        if knowledge is not None:
+            knowledge.absent(prompt, replica, at)
 
     async def close(self) -> None:
         """Stop all models' tasks and threads."""

@@ -9,14 +9,16 @@ import numpy as np
 import zmq.asyncio
 
 from cache.prefix import PrefixKeys, seed
+from engine_adapters.base import AgentAddress
 from engine_adapters.engines import KINDS
-from engine_adapters.events import Origin
+from engine_adapters.events import Origin, Tier
 from engine_adapters.subscriber import Subscriber
 from gateway.fleet import Replica
-from gateway.index import Feed, Index, Lifetimes
+from gateway.index import Feed, Index, Lifetimes, Store
+from gateway.knowledge.agents import Follower
 from gateway.knowledge.reading import Opener, Reading
 from gateway.knowledge.vocabulary import check_ids
-from gateway.routing import Matches, Prompt
+from gateway.routing import Held, Matches, Prompt
 from gateway.tokenization import Endpoint, ModelTokenizer, Tokens, Unknown
 
 _ENDPOINTS = frozenset(endpoint.value for endpoint in Endpoint)
@@ -39,6 +41,8 @@ class ModelKnowledge:
         self._readings: dict[str, Reading] = {}
         self._replicas: dict[str, Replica] = {}
         self._streams: dict[str, tuple[Subscriber, asyncio.Task[None]]] = {}
+        self._followers: dict[str, tuple[Follower, asyncio.Task[None]]] = {}
+        self._shared_pages = blocks // 2
         self._feeding = asyncio.create_task(self.feed.run(), name=f"index {name}")
 
     def reads(self, kind: str) -> bool:
@@ -60,24 +64,42 @@ class ModelKnowledge:
         if stream is not None:
             task = asyncio.create_task(stream.run(), name=f"events {replica.name}")
             self._streams[replica.name] = (stream, task)
-        reading = self._readings[replica.engine.kind]
-        reading.replicas[replica.name] = replica
-        reading.compare()
+        agent = replica.engine.address.rank_agent
+        if agent is not None:
+            self._follow(replica, agent, stream is not None)
+        self._readings[replica.engine.kind].join(replica)
+
+    def _follow(self, replica: Replica, address: AgentAddress, sends_events: bool) -> None:
+        def attach(pages: Mapping[Tier, int], store: Store | None) -> None:
+            origin = Origin(replica.name, replica.rank)
+            self.index.attach(origin, sends_events=sends_events, pages=pages, store=store)
+
+        follower = Follower(replica, address, self.feed, attach, self._context, self._shared_pages)
+        task = asyncio.create_task(follower.run(), name=f"agent {replica.name}")
+        self._followers[replica.name] = (follower, task)
+        replica.agent = follower.agent
 
     def __contains__(self, replica: Replica) -> bool:
-        return replica.name in self._replicas
+        return self._replicas.get(replica.name) is replica
 
     def leave(self, replica: Replica) -> None:
         """A replica went down: nothing of it is believed any more."""
         if self._replicas.pop(replica.name, None) is not None:
             self.index.detach(replica.name)
-            del self._readings[replica.engine.kind].replicas[replica.name]
+            self._readings[replica.engine.kind].leave(replica)
         if replica.name in self._streams:
             self._streams.pop(replica.name)[1].cancel()
+        if replica.name in self._followers:
+            self._followers.pop(replica.name)[1].cancel()
+            replica.agent = None
 
     def streams(self) -> Mapping[str, Subscriber]:
         """The event streams of the replicas that send any."""
-        return {name: stream for name, (stream, _) in self._streams.items()}
+        return {name: stream for name, (stream, _) in list(self._streams.items())}
+
+    def followers(self) -> Mapping[str, Follower]:
+        """What follows the agents of the replicas that have any."""
+        return {name: follower for name, (follower, _) in list(self._followers.items())}
 
     def tokenizers(self) -> Iterator[tuple[str, ModelTokenizer]]:
         """The tokenizers by kind of engine, as far as they are loaded."""
@@ -123,12 +145,15 @@ class ModelKnowledge:
 
     def matches(self, prompt: Prompt) -> Matches:
         """Leading tokens by tier of each replica that holds any of the prompt."""
-        found: dict[str, tuple[int, int, int, int]] = {}
+        found: dict[str, Held] = {}
         for keys in _distinct(prompt):
             match = self.index.match(keys)
-            for origin, tokens in zip(match.origins, match.tokens.tolist(), strict=True):
+            tokens = match.tokens.tolist()
+            below = any(host or ssd or shared for _, host, ssd, shared in tokens)
+            spans = match.spans() if below else [()] * len(tokens)
+            for origin, (gpu, host, ssd, shared), lie in zip(match.origins, tokens, spans, strict=True):
                 if not prompt.otherwise or self._keys(prompt, origin.replica) is keys:
-                    found[origin.replica] = (tokens[0], tokens[1], tokens[2], tokens[3])
+                    found[origin.replica] = Held((gpu, host, ssd, shared), lie)
         return found
 
     def predict(self, prompt: Prompt, replica: Replica) -> None:
@@ -137,12 +162,22 @@ class ModelKnowledge:
         if keys is not None:
             self.index.predict(keys, Origin(replica.name, replica.rank), time.monotonic())
 
+    def absent(self, prompt: Prompt, replica: Replica, at: int) -> None:
+        """Note that the page after `at` tokens of a prompt isn't on a replica's shared storage."""
+        keys = prompt.keys_of(replica.engine.kind)
+        if keys is not None:
+            self.index.absent(keys, at, Origin(replica.name, replica.rank))
+
     def _keys(self, prompt: Prompt, replica: str) -> PrefixKeys | None:
         return prompt.keys_of(self._replicas[replica].engine.kind) if replica in self._replicas else None
 
     async def close(self) -> None:
         """Stop everything."""
-        tasks = [self._feeding, *(task for _, task in self._streams.values())]
+        tasks = [
+            self._feeding,
+            *(task for _, task in self._streams.values()),
+            *(task for _, task in self._followers.values()),
+        ]
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)

@@ -10,7 +10,15 @@ import orjson
 from engine_adapters.errors import EngineError
 from gateway.errors import Overloaded
 from gateway.fleet import Replica
-from gateway.tokenization import Endpoint, EngineCall, ModelTokenizer, TokenizerUnavailable, Tokens, Unknown
+from gateway.tokenization import (
+    Endpoint,
+    EngineCall,
+    ModelTokenizer,
+    TokenizerUnavailable,
+    Tokens,
+    Unknown,
+    Verdict,
+)
 from gateway.tokenization import EngineRefused as Refused
 from gateway.tokenization import EngineUnreachable as Unreachable
 from gateway.tokenization import Overloaded as EncodersBusy
@@ -38,15 +46,25 @@ class Reading:
         self.trouble = "the tokenizer is being loaded"
         self._model = model
         self._task: asyncio.Task[None] | None = None
+        self._joined: dict[str, Replica] = {}
+        self._asked: Replica | None = None
 
     def open(self, opener: Opener) -> None:
         """Load the tokenizer and compare it with an engine; prompts are unknown until both are done."""
         self._task = asyncio.create_task(self._open(opener), name=f"tokenizer {self._model}")
 
-    def compare(self) -> None:
-        """Compare again: an engine may have been started again with other flags."""
-        if self.tokenizer is not None:
+    def join(self, replica: Replica) -> None:
+        """A replica of this kind came up: what it reads is compared, for it may have been started with other
+        flags. All requests are compared with the first; a few show that another is as those before it."""
+        self.replicas[replica.name] = replica
+        self._joined[replica.name] = replica
+        if self.tokenizer is not None and self.settled:
             self._task = asyncio.create_task(self._compare(self.tokenizer), name=f"parity {self._model}")
+
+    def leave(self, replica: Replica) -> None:
+        """It went down."""
+        del self.replicas[replica.name]
+        self._joined.pop(replica.name, None)
 
     @property
     def settled(self) -> bool:
@@ -90,15 +108,20 @@ class Reading:
             self.trouble = f"the tokenizer can't be loaded: {type(error).__name__}"
             log.exception("no prefix knowledge", extra={"model": self._model})
             return
-        await tokenizer.check_parity()
+        await self._compare(tokenizer)
         self.tokenizer = tokenizer
 
     async def _compare(self, tokenizer: ModelTokenizer) -> None:
-        await tokenizer.check_parity()
+        while self._joined:
+            self._asked = self._joined.pop(next(iter(self._joined)))
+            proved = tokenizer.parity.verdict is Verdict.AGREES
+            if not proved or not await tokenizer.still_agrees():
+                await tokenizer.check_parity()
 
     async def _call(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Ask one living replica, in the tokenizer's terms."""
-        replica = next((replica for replica in self.replicas.values() if replica.up), None)
+        """Ask one living replica, in the tokenizer's terms: the one that is compared, or was the last."""
+        living = [replica for replica in self.replicas.values() if replica.up]
+        replica = self._asked if self._asked in living else next(iter(living), None)
         if replica is None:
             raise Unreachable(path, "no replica is up")
         try:

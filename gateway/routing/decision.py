@@ -5,19 +5,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from engine_adapters.events import Tier
 from gateway.fleet import Charge, Replica
 from gateway.fleet.speed import PrefillSpeed
 from gateway.routing.base import Candidate, Policy, Prompt, RequestContext
+from gateway.routing.loading import Held, estimate
 from gateway.usage import Usage
 
-Tiers = tuple[int, int, int, int]
-"""Leading tokens of a prompt by tier, in the order of `Tier`."""
-
-Matches = Mapping[str, Tiers]
+Matches = Mapping[str, Held]
 """Replica → what it holds of a prompt."""
 
-NOTHING: Tiers = (0, 0, 0, 0)
+NOTHING = Held((0, 0, 0, 0))
 
 
 class Decision(NamedTuple):
@@ -60,7 +57,8 @@ class Passage:
         if usage is None or not self._streamed or not self._first_token_s:
             return
         computed = usage.prompt_tokens - (usage.cached_tokens or 0)
-        self.chosen.replica.speed.observe(self._ahead + computed, self._first_token_s, time.monotonic())
+        seconds = self._first_token_s - self.chosen.load_s
+        self.chosen.replica.speed.observe(self._ahead + computed, seconds, time.monotonic())
 
 
 def decide(
@@ -86,14 +84,17 @@ def decide(
     return Decision(policy.choose(request, candidates), candidates)
 
 
-def _candidate(prompt: Prompt, replica: Replica, speed: PrefillSpeed, cached: Tiers) -> Candidate:
-    # What an engine loads from its host memory it doesn't compute; the speed is learned from the rest alone.
-    rest = max(prompt.tokens - cached[Tier.GPU] - cached[Tier.HOST], 1)
+def _candidate(prompt: Prompt, replica: Replica, speed: PrefillSpeed, held: Held) -> Candidate:
+    loading = estimate(held, replica.agent.economics if replica.agent is not None else None)
+    # What an engine loads it doesn't compute; the speed is learned from the rest alone.
+    rest = max(prompt.tokens - sum(loading.cached), 1)
     return Candidate(
         replica=replica,
-        cached=cached,
+        held=held.tokens,
+        cached=loading.cached,
         prefill_tokens=rest,
         queue_s=speed.seconds(replica.prefill_tokens),
+        load_s=loading.seconds,
         prefill_s=speed.seconds(rest),
         overhead_s=speed.overhead_s,
     )

@@ -9,6 +9,9 @@ from gateway.routing.base import Candidate, Policy, RequestContext
 _STICKY_TOKENS = 256
 """Prefix by which `sticky` knows a conversation that doesn't name itself."""
 
+_TRIFLE = 0.1
+"""Share of a prompt below which a hit is no reason to go anywhere."""
+
 
 class RoundRobin(Policy):
     """Each replica in turn."""
@@ -46,6 +49,9 @@ class Ttft(LeastLoaded):
     replica until the queue there is as long as computing the prefix a second time, instead of computing it
     everywhere at once.
 
+    A hit of less than a tenth of the prompt counts as none: else one page of a system prompt would draw all
+    new conversations to the replica that has it, while another is idle.
+
     Equal costs (to the millisecond) go to the deepest GPU hit, then to the least loaded.
     """
 
@@ -53,10 +59,17 @@ class Ttft(LeastLoaded):
 
     def choose(self, request: RequestContext, candidates: Sequence[Candidate]) -> Candidate:
         """The least cost."""
-        return min(
-            self._rotated(candidates),
-            key=lambda c: (round(c.ttft_s + c.prefill_s, 3), -c.gpu, c.replica.load),
-        )
+        tokens = request.prompt.tokens
+        return min(self._rotated(candidates), key=lambda candidate: _cost(candidate, tokens))
+
+
+def _cost(candidate: Candidate, tokens: int) -> tuple[float, int, int]:
+    """The seconds of a prompt of so many tokens, and what decides between equals."""
+    left, prefill_s, gpu = candidate.prefill_tokens, candidate.prefill_s, candidate.gpu
+    if tokens - left < _TRIFLE * tokens:
+        prefill_s, gpu = prefill_s * tokens / left, 0
+    others_s = candidate.ttft_s - candidate.prefill_s
+    return round(others_s + 2 * prefill_s, 3), -gpu, candidate.replica.load
 
 
 class DeepestHit(LeastLoaded):

@@ -6,8 +6,15 @@ from gateway.settings.listen import LimitSettings, Listen, ShutdownSettings
 from gateway.settings.load import load_settings
 from gateway.settings.log import LogSettings
 from gateway.settings.model import Settings
-from gateway.settings.replicas import ProbeSettings, ReplicaSettings, TimeoutSettings
+from gateway.settings.replicas import (
+    ProbeSettings,
+    RegistrationSettings,
+    ReplicaSettings,
+    ServerSettings,
+    TimeoutSettings,
+)
 from gateway.settings.routing import ModelSettings, PrefixSettings, RoutingSettings
+from gateway.settings.tenants import TenantSettings
 
 __all__ = [
     "AccessSettings",
@@ -17,11 +24,14 @@ __all__ = [
     "ModelSettings",
     "PrefixSettings",
     "ProbeSettings",
+    "RegistrationSettings",
     "ReplicaSettings",
     "RoutingSettings",
+    "ServerSettings",
     "Settings",
     "SettingsError",
     "ShutdownSettings",
+    "TenantSettings",
     "TimeoutSettings",
     "hash_key",
     "load_settings",

@@ -117,5 +117,6 @@ def _keys_beside(path: list[str]) -> Iterable[str]:
 
 def _nearest(key: str, known: Iterable[str]) -> str:
     known = list(known)
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
-    return f"; did you mean {close[0]}? (known: {', '.join(known)})" if close else ""
+    close = difflib.get_close_matches(key, known, n=1)
+    meant = f"; did you mean {close[0]}?" if close else ""
+    return f"{meant} (known: {', '.join(known)})"

@@ -13,8 +13,9 @@ from pydantic_settings import (
 from gateway.settings.access import AccessSettings
 from gateway.settings.listen import LimitSettings, Listen, ShutdownSettings
 from gateway.settings.log import LogSettings
-from gateway.settings.replicas import ProbeSettings, ReplicaSettings, TimeoutSettings
+from gateway.settings.replicas import ProbeSettings, RegistrationSettings, ReplicaSettings, TimeoutSettings
 from gateway.settings.routing import ModelSettings, PrefixSettings, RoutingSettings
+from gateway.settings.tenants import TenantSettings
 
 
 class Settings(BaseSettings):
@@ -31,6 +32,7 @@ class Settings(BaseSettings):
 
     listen: Listen = Listen()
     replicas: list[ReplicaSettings] = []
+    registration: RegistrationSettings = RegistrationSettings()
     routing: RoutingSettings = RoutingSettings()
     prefix: PrefixSettings = PrefixSettings()
     models: dict[str, ModelSettings] = {}
@@ -38,6 +40,7 @@ class Settings(BaseSettings):
     probes: ProbeSettings = ProbeSettings()
     limits: LimitSettings = LimitSettings()
     access: AccessSettings = AccessSettings()
+    tenants: TenantSettings = TenantSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     log: LogSettings = LogSettings()
 

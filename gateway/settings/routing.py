@@ -12,6 +12,9 @@ class RoutingSettings(Section):
     """Which replica gets a request."""
 
     policy: Literal["ttft", "deepest_hit", "least_loaded", "round_robin", "sticky"] = "ttft"
+    prefetch: bool = Field(
+        default=True, description="have the chosen replica load from ssd and shared before the request comes"
+    )
 
 
 class PrefixSettings(Section):

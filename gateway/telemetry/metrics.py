@@ -15,6 +15,9 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from engine_adapters.events import Tier
+from engine_adapters.subscriber import Subscriber
+
 if TYPE_CHECKING:
     from gateway.exchange import Exchange
     from gateway.fleet import Replica
@@ -66,8 +69,8 @@ class GatewayMetrics:
         )
         self._predicted = Counter(
             "hpkv_gateway_predicted_cached_tokens_total",
-            "Cached tokens that were predicted for requests whose replica reported how many there were",
-            ["model"],
+            "Cached tokens, by tier, predicted for requests whose replica reported how many there were",
+            ["model", "tier"],
             registry=self.registry,
         )
         self._mispredicted = Counter(
@@ -114,7 +117,9 @@ class GatewayMetrics:
             self._tokens.labels(model, replica, "completion").inc(usage.completion_tokens)
         if usage is not None and usage.cached_tokens is not None:
             predicted = sum(chosen.cached)
-            self._predicted.labels(model).inc(predicted)
+            for tier in Tier:
+                if chosen.cached[tier] or tier is Tier.GPU:
+                    self._predicted.labels(model, tier.name.lower()).inc(chosen.cached[tier])
             self._mispredicted.labels(model).inc(abs(predicted - usage.cached_tokens))
 
     def unknown(self, model: str, reason: str) -> None:
@@ -128,6 +133,11 @@ class GatewayMetrics:
     def broke(self, replica: str) -> None:
         """This replica broke off an answer."""
         self._broken.labels(replica).inc()
+
+    def forget(self, replica: str) -> None:
+        """Show no more of a replica that is gone for good."""
+        for metric in (self._first_chunk, self._tokens, self._moved, self._broken):
+            metric.remove_by_labels({"replica": replica})
 
     def page(self) -> bytes:
         """The page in Prometheus's text format; takes milliseconds, so not on the event loop."""
@@ -144,6 +154,7 @@ class _StateCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._replicas()
         yield from self._streams()
+        yield from self._agents()
         yield from self._models()
 
     def _replicas(self) -> Iterator[Metric]:
@@ -166,25 +177,26 @@ class _StateCollector(Collector):
         yield from (up, requests, rate)
 
     def _streams(self) -> Iterator[Metric]:
-        connected = GaugeMetricFamily(
-            "hpkv_events_connected", "1 while the replica's KV events are followed", labels=["replica"]
+        streams = (pair for model in self._knowledge for pair in model.streams().items())
+        yield from _stream_metrics("hpkv_events", "KV events", streams)
+
+    def _agents(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily(
+            "hpkv_agent_up", "1 while the replica's agent answers and is believed", labels=["replica"]
         )
-        counters = {
-            name: CounterMetricFamily(f"hpkv_events_{name}", text, labels=["replica"])
-            for name, text in (
-                ("messages", "Messages of KV events"),
-                ("gaps", "Gaps in their sequence"),
-                ("lost", "Gaps that no replay could fill"),
-                ("restarts", "Engines found to have restarted"),
-                ("invalid", "Messages that could not be read"),
-            )
-        }
-        for model in self._knowledge:
-            for replica, stream in model.streams().items():
-                connected.add_metric([replica], float(stream.state.connected))
-                for name, counter in counters.items():
-                    counter.add_metric([replica], getattr(stream.state, name))
-        yield from (connected, *counters.values())
+        rate = GaugeMetricFamily(
+            "hpkv_agent_load_tokens_per_second",
+            "What each of its tiers is believed to load",
+            labels=["replica", "tier"],
+        )
+        followers = [pair for model in self._knowledge for pair in model.followers().items()]
+        for replica, follower in followers:
+            up.add_metric([replica], float(follower.agent.alive))
+            for tier, tokens_per_s in follower.agent.rates.items():
+                rate.add_metric([replica, tier.name.lower()], tokens_per_s)
+        yield from (up, rate)
+        streams = [(replica, stream) for replica, one in followers if (stream := one.stream) is not None]
+        yield from _stream_metrics("hpkv_agent_events", "what its tiers hold", streams)
 
     def _models(self) -> Iterator[Metric]:
         gauges = {
@@ -229,3 +241,26 @@ class _StateCollector(Collector):
                 parity.add_metric([model.name, kind, str(tokenizer.parity.verdict)], 1)
                 differed.add_metric([model.name, kind], tokenizer.parity.differed)
         yield from (*gauges.values(), evicted, orphans, silent, parity, differed)
+
+
+def _stream_metrics(prefix: str, what: str, streams: Iterable[tuple[str, Subscriber]]) -> Iterator[Metric]:
+    """How well each replica's stream of one kind is followed."""
+    connected = GaugeMetricFamily(
+        f"{prefix}_connected", f"1 while the replica's stream of {what} is followed", labels=["replica"]
+    )
+    counters = {
+        name: CounterMetricFamily(f"{prefix}_{name}", text, labels=["replica"])
+        for name, text in (
+            ("messages", f"Messages of {what}"),
+            ("gaps", "Gaps in their sequence"),
+            ("lost", "Gaps that no replay could fill"),
+            ("snapshots", "Times that a snapshot told everything"),
+            ("restarts", "Engines found to have restarted"),
+            ("invalid", "Messages that could not be read"),
+        )
+    }
+    for replica, stream in streams:
+        connected.add_metric([replica], float(stream.state.connected))
+        for name, counter in counters.items():
+            counter.add_metric([replica], getattr(stream.state, name))
+    yield from (connected, *counters.values())

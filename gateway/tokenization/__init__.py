@@ -13,7 +13,7 @@ from gateway.tokenization.errors import (
 from gateway.tokenization.model import Limits, ModelTokenizer
 from gateway.tokenization.parity import Difference, Parity, Verdict
 from gateway.tokenization.pool import EncodePool
-from gateway.tokenization.results import Endpoint, Reason, TokenIds, Tokens, Unknown
+from gateway.tokenization.results import Endpoint, Reason, TokenIds, Tokens, Unknown, token_ids
 
 __all__ = [
     "Difference",
@@ -35,4 +35,5 @@ __all__ = [
     "Tokens",
     "Unknown",
     "Verdict",
+    "token_ids",
 ]

@@ -51,6 +51,10 @@ _CALLS = [
 _ANSWER = {"role": "tool", "tool_call_id": "call_1", "name": "weather", "content": '{"sky": "grey"}'}
 
 
+TELLING = frozenset({"one_user", "content_parts", "tools", "text_unicode"})
+"""Names of those few that show another tokenizer, another template, or flags that change how it is used."""
+
+
 def _parts(*texts: str) -> list[dict[str, Any]]:
     return [{"type": "text", "text": text} for text in texts]
 

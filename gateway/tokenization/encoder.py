@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from gateway.tokenization.errors import NotEncodable
 from gateway.tokenization.gathering import Gathering
 from gateway.tokenization.pool import EncodePool
 from gateway.tokenization.results import TokenIds, token_ids
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 # Encoding that takes longer than the way to another thread and back is done there.
 INLINE_BUDGET_S = 0.0001
+
+PANIC = "PanicException"
+"""What a panic in Rust is called here: no Exception, and no class that could be imported."""
 
 
 class _Affixes(NamedTuple):
@@ -59,7 +63,7 @@ class Encoder:
 
         Raises:
             Overloaded: it is long and too much else waits.
-            UnicodeEncodeError: the text has lone surrogates.
+            NotEncodable: the text has lone surrogates, or the tokenizer fails on it.
         """
         if self._splitter is None or (add_special_tokens and self._affixes is None):
             return await self._whole(text, add_special_tokens)
@@ -78,15 +82,16 @@ class Encoder:
         The batch call, because `Tokenizer.encode` would hold the interpreter's lock for as long as it takes.
 
         Raises:
-            UnicodeEncodeError: a text has lone surrogates.
+            NotEncodable: a text has lone surrogates, or the tokenizer fails on it.
         """
         try:
             encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
-        except TypeError:
-            for text in texts:
-                text.encode()  # tells better what is wrong
+            return {text: token_ids(encoding.ids) for text, encoding in zip(texts, encodings, strict=True)}
+        except BaseException as error:
+            kind = type(error).__name__
+            if isinstance(error, Exception) or kind == PANIC:
+                raise NotEncodable(kind) from error
             raise
-        return {text: token_ids(encoding.ids) for text, encoding in zip(texts, encodings, strict=True)}
 
     async def _whole(self, text: str, add_special_tokens: bool) -> TokenIds:
         if self._is_short(text):
@@ -110,9 +115,8 @@ class Encoder:
             jobs.add(job)
         for job in jobs:
             found.update(await asyncio.shield(job))
-        for segment in segments:
-            if segment not in found:
-                segment.encode()  # tells what is wrong
+        if not all(segment in found for segment in segments):
+            raise NotEncodable("while others were encoded")
         return found
 
     def _is_short(self, *texts: str) -> bool:

@@ -3,6 +3,7 @@
 TokenizationError
 ├── TokenizerUnavailable   the model's tokenizer can't be loaded here
 ├── Overloaded             too much text waits to be encoded (the API answers 503)
+├── NotEncodable           the tokenizer fails on a text
 └── EngineError
     ├── EngineRefused      the engine answered with an HTTP status of 400 or more
     └── EngineUnreachable  the engine didn't answer
@@ -30,6 +31,14 @@ class Overloaded(TokenizationError):
             "or give the gateway more encoding threads"
         )
         self.retry_after_s = wait_s
+
+
+class NotEncodable(TokenizationError):
+    """The tokenizer fails on a text, which `why` says nothing of."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the tokenizer fails on a text: {why}")
+        self.why = why
 
 
 class EngineError(TokenizationError):

@@ -6,11 +6,15 @@ interpreter's lock and find the caches cold each time.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from functools import partial
 
+from gateway.tokenization.errors import NotEncodable
 from gateway.tokenization.pool import EncodePool
 from gateway.tokenization.results import TokenIds
+
+log = logging.getLogger(__name__)
 
 Encoded = dict[str, TokenIds]
 
@@ -19,7 +23,11 @@ GATHERED_S = 0.01
 
 
 class Gathering:
-    """One model's way to the pool's threads. `done` is told of everything that was encoded."""
+    """One model's way to the pool's threads.
+
+    `encode` raises NotEncodable where it fails on one of the texts. `done` is told of everything that was
+    encoded.
+    """
 
     def __init__(
         self, pool: EncodePool, encode: Callable[[list[str]], Encoded], done: Callable[[Encoded], None]
@@ -82,13 +90,8 @@ class Gathering:
         """One text's fault is not the others'."""
         try:
             return self._encode(texts)
-        except UnicodeEncodeError:
-            return self._encode([text for text in texts if _is_encodable(text)])
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        except NotEncodable as error:
+            if len(texts) == 1:
+                log.debug("%s", error)
+                return {}
+            return {text: ids for one in texts for text, ids in self._encode_what_can_be([one]).items()}

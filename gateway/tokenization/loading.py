@@ -4,6 +4,7 @@ import ctypes
 import json
 import logging
 import os
+import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 _ONE_AT_A_TIME = threading.Lock()
 """The library imports its parts when they are first used, and fails if two threads do at once."""
+
+_MOST_OF_A_MESSAGE = 160
+"""Characters of a library's error that operators are shown."""
 
 _MISTRAL_FILES = ("tekken.json", "consolidated.safetensors")
 
@@ -98,13 +102,22 @@ def _tokenizer(source: str) -> "PreTrainedTokenizerFast":
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError, ImportError, KeyError) as error:
-        remedy = "Name a folder with the model's tokenizer files, or a hub model that this machine can read"
-        why = (str(error).strip().splitlines() or ["no message"])[0].rstrip(".'\"")
-        raise TokenizerUnavailable(source, f"{type(error).__name__}: {why}", remedy) from error
+        remedy = (
+            "Set models.NAME.tokenizer to a folder with its files, or to a hub model that can be read here"
+        )
+        raise TokenizerUnavailable(source, _why(source, error), remedy) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         remedy = "Requests for this model will be routed without knowledge of prefixes"
         raise TokenizerUnavailable(source, f"{type(tokenizer).__name__} has no Rust implementation", remedy)
     return tokenizer
+
+
+def _why(source: str, error: Exception) -> str:
+    """In few words. The library takes a path that isn't there for a hub model of a strange name."""
+    if source.startswith((".", "/", "~")) and not Path(source).is_dir():
+        return "there is no such folder on this machine"
+    first = re.split(r"\.\s|\n", str(error).strip(), maxsplit=1)[0] or "no message"
+    return f"{type(error).__name__}: {first[:_MOST_OF_A_MESSAGE].rstrip('.')}"
 
 
 def _templates(

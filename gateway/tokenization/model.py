@@ -3,17 +3,17 @@
 import asyncio
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gateway.tokenization.aside import aside
-from gateway.tokenization.chats import AwkwardRequest, awkward_requests
+from gateway.tokenization.chats import TELLING, AwkwardRequest, awkward_requests
 from gateway.tokenization.dialects import DIALECTS
 from gateway.tokenization.dialects.base import Question, TemplateOptions, Text, Unrenderable
 from gateway.tokenization.encoder import Encoder
 from gateway.tokenization.engine import Engine, EngineCall, EngineRenderer
-from gateway.tokenization.errors import EngineError, TokenizerUnavailable
+from gateway.tokenization.errors import EngineError, NotEncodable, TokenizerUnavailable
 from gateway.tokenization.loading import LoadedTokenizer, give_back_memory, load
 from gateway.tokenization.parity import Parity, Verdict
 from gateway.tokenization.pool import EncodePool
@@ -126,15 +126,17 @@ class ModelTokenizer:
         return Unknown(Reason.DISAGREES) if self.parity.disagrees else answer
 
     async def check_parity(self) -> Parity:
-        """Compare with the engine over awkward requests: to be called when one comes up, or at will."""
-        agreed: list[bool] = []
-        for request in awkward_requests(self._special_tokens):
-            if self._engine is not None and self._dialect.renders(request.endpoint):
-                agreed += await self._check(self._engine, request)
-        self.parity.settle(agreed)
+        """Compare with the engine over awkward requests: to be called when the first comes up, or at will."""
+        self.parity.settle(await self._check_all(awkward_requests(self._special_tokens)))
         level = logging.INFO if self.parity.verdict is Verdict.AGREES else logging.WARNING
         logger.log(level, "tokenization of %s: %s", self.source, self.parity)
         return self.parity
+
+    async def still_agrees(self) -> bool:
+        """Whether an engine reads a few telling requests as one did that agreed: to be called when another
+        comes up. One that tells nothing isn't held to differ."""
+        requests = awkward_requests(self._special_tokens)
+        return all(await self._check_all([request for request in requests if request.name in TELLING]))
 
     async def close(self) -> None:
         """Stop comparing."""
@@ -152,11 +154,22 @@ class ModelTokenizer:
     async def _encode(self, prompt: Text) -> TokenIds:
         try:
             ids = await self._encoder.encode(prompt.text, prompt.add_special_tokens)
-        except UnicodeEncodeError as error:
-            raise Unrenderable(Reason.SHAPE, "lone surrogates") from error
+        except NotEncodable as error:
+            if any("\ud800" <= char <= "\udfff" for char in prompt.text):
+                raise Unrenderable(Reason.SHAPE, "lone surrogates") from error
+            logger.warning("tokenization of %s: %s", self.source, error)
+            raise Unrenderable(Reason.NOT_ENCODED, error.why) from error
         if prompt.limit is not None and len(ids) > prompt.limit:
             raise Unrenderable(Reason.TRUNCATED, "truncate_prompt_tokens")
         return ids
+
+    async def _check_all(self, requests: Sequence[AwkwardRequest]) -> list[bool]:
+        """Whether each of an engine's answers is ours, as far as it tells any."""
+        agreed: list[bool] = []
+        for request in requests:
+            if self._engine is not None and self._dialect.renders(request.endpoint):
+                agreed += await self._check(self._engine, request)
+        return agreed
 
     async def _check(self, engine: Engine, request: AwkwardRequest) -> list[bool]:
         """Whether each of the engine's answers about a request is ours; what it refuses, it won't compute."""

@@ -29,6 +29,7 @@ class Reason(StrEnum):
     REQUEST_TEMPLATE = "request_template"  # clients' template programs don't run in the gateway
     TRUNCATED = "truncated"
     NO_TEMPLATE = "no_template"
+    NOT_ENCODED = "not_encoded"  # the tokenizer fails on the text
     REFUSED = "refused"  # by the template, or by the engine when it was asked
     NOT_RENDERED_HERE = "not_rendered_here"  # only the engine can render it, and it wasn't asked or can't be
     ENGINE_BUSY = "engine_busy"

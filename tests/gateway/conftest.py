@@ -17,7 +17,7 @@ from gateway.settings import load_settings
 from tests.fakes.engine import FakeEngine
 
 FAST = {
-    "probes": {"interval_s": 0.05, "timeout_s": 1.0, "failures": 3},
+    "probes": {"interval_s": 0.05, "timeout_s": 5.0, "failures": 3},
     "prefix": {"index_blocks": 1 << 14},
 }
 """Probes fast enough for tests that wait for them, and a small index."""

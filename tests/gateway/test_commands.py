@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.commands import NO_REPLICA, app
+from gateway.commands import app
 
 run = CliRunner().invoke
 
@@ -36,10 +36,16 @@ def test_flags_name_replicas() -> None:
 
 
 @pytest.mark.parametrize(("flags", "warnings"), [([], 1), (["--replica", "http://gpu1:8000"], 0)])
-def test_a_gateway_without_replicas_says_so(
+def test_a_gateway_without_replicas_says_so_once(
     flags: list[str], warnings: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("gateway.server.serve", lambda settings: None)
+    monkeypatch.setattr("gateway.server.Server.run", lambda server, sockets: None)
     monkeypatch.setattr("gateway.telemetry.logs.configure_logging", lambda settings: None)
-    assert run(app, ["serve", *flags]).exit_code == 0
-    assert [record.message for record in caplog.records].count(NO_REPLICA) == warnings
+    assert run(app, ["serve", "--port", "0", *flags]).exit_code == 0
+    assert len([record for record in caplog.records if "no replica" in record.message]) == warnings
+
+
+def test_a_body_that_is_not_there(tmp_path: Path) -> None:
+    result = run(app, ["route", "--body", str(tmp_path / "gone.json")])
+    assert result.exit_code == 2
+    assert "No such file or directory" in " ".join(result.output.replace("│", "").split())

@@ -20,6 +20,11 @@ def test_hop_by_hop_headers_and_credentials_stay_here() -> None:
     assert incoming.content_length == 12
 
 
+def test_clients_do_not_steer_engines() -> None:
+    steering = [b"x-data-parallel-rank", b"x-override-bootstrap-host", b"x-override-rid"]
+    assert sort_request([(name, b"1") for name in steering]).upstream == []
+
+
 def test_a_key_may_come_as_x_api_key() -> None:
     assert sort_request([(b"x-api-key", b"k")]).credential == b"k"
     both = sort_request([(b"x-api-key", b"k"), (b"authorization", b"bearer b")])

@@ -20,11 +20,11 @@ SYSTEM = "You are the assistant of a large company and follow all of its many ru
 
 
 class Engine(FakeEngine):
-    """A fake that doesn't tokenize for others: it knows no template options to compare."""
+    """A fake that doesn't tokenize for others, and says so once for all: it knows no template options."""
 
     async def _answer(self, request: Any) -> Any:
         if request.path == "/tokenize" or request.path.endswith("/render"):
-            return JSONResponse({"detail": "Not Found"}, 404)
+            return JSONResponse({"detail": "Forbidden"}, 403)
         return await super()._answer(request)
 
 
@@ -250,8 +250,11 @@ async def test_a_sequence_gap_is_replayed(folder: Path) -> None:
         publisher = w.engines[0].publisher
         assert publisher is not None
         publisher.withhold(1)
-        await w.say(SYSTEM)
-        await w.say("something else entirely, which is long enough for a block or two")
+        # Past the gateway: what it sends itself, it predicts.
+        async with httpx2.AsyncClient(base_url=w.engines[0].url) as direct:
+            for text in (SYSTEM, "something else entirely, which is long enough for a block or two"):
+                assert (await direct.post("/v1/chat/completions", json=chat(text))).status_code == 200
+        await w.settle()
         answer = await w.say(SYSTEM, "and", "on")
         assert predicted(answer) == cached(answer) > 700
 

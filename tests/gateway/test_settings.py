@@ -1,8 +1,11 @@
 from pathlib import Path
 
 import pytest
+import zmq
 
 from gateway.settings import Settings, SettingsError, hash_key, load_settings
+
+PUBLIC = zmq.curve_keypair()[0].decode()
 
 
 def load(text: str, tmp_path: Path) -> Settings:
@@ -97,6 +100,17 @@ def test_secrets_in_a_url_are_refused_and_not_shown(tmp_path: Path, url: str) ->
         ("events: 'tcp://*:5', bind_events: true, replay: 'tcp://*:6'", "replay: nobody"),
         ("events: 'ipc:///a', ranks: 2", "ranks > 1: events must be tcp://HOST:PORT"),
         ("events: 'tcp://a:65535', ranks: 2", "PORT \\+ r"),
+        ("agent: 'a:5'", r"replicas\.0\.agent: write tcp://HOST:PORT or ipc://PATH"),
+        ("agent: 'tcp://*:5'", "agent: nobody can connect"),
+        ("agent: 'tcp://a:65534'", "three ports"),
+        ("agent: 'tcp://a:65531', ranks: 2", "three ports"),
+        ("agent_key: a", "set agent"),
+        ("agent: 'tcp://a:5', agent_key: a", "go together"),
+        ("agent: 'tcp://a:5', agent_key: a, agent_secret_file: /nowhere", "40 characters"),
+        (
+            f"agent: 'tcp://a:5', agent_key: '{PUBLIC}', agent_secret_file: /nowhere",
+            "agent_secret_file: /nowhere",
+        ),
     ],
 )
 def test_endpoints_that_nobody_can_reach(tmp_path: Path, settings: str, message: str) -> None:
@@ -110,6 +124,8 @@ def test_endpoints_that_nobody_can_reach(tmp_path: Path, settings: str, message:
         "events: 'tcp://[::1]:5', replay: 'ipc:///run/a b'",
         "events: 'tcp://*:5', bind_events: true",
         "events: 'tcp://a:65534', replay: 'tcp://a:5', ranks: 2",
+        "agent: 'tcp://a:65530', ranks: 2",
+        "agent: 'ipc:///run/agent', ranks: 2",
         "ranks: 2",
     ],
 )
@@ -253,3 +269,16 @@ def test_a_replicas_key_is_not_shown(tmp_path: Path) -> None:
     settings = load(text, tmp_path)
     assert [replica.credential() for replica in settings.replicas] == ["s3cret", "from-file"]
     assert "s3cret" not in repr(settings) + settings.model_dump_json()
+
+
+def test_an_agents_keys_are_read_and_the_secret_is_not_shown(tmp_path: Path) -> None:
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    (tmp_path / "secret.key").write_text(f"{secret}\n")
+    said = f"agent: 'tcp://a:5', agent_key: '{public}', agent_secret_file: {tmp_path / 'secret.key'}"
+    settings = load(f"replicas: [{{url: 'http://a', {said}}}]", tmp_path)
+    address = settings.replicas[0].agent_address()
+    assert address is not None
+    assert address._replace(rank=1).endpoints == ("tcp://a:8", "tcp://a:9", "tcp://a:10")
+    assert address.keys == (secret.encode(), public.encode())
+    assert secret not in repr(settings)
+    assert secret not in settings.model_dump_json()

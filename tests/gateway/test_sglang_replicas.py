@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from tests.fakes.byte_model import save_byte_model
 from tests.fakes.engine import FakeEngine
@@ -24,11 +24,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class FakeVllm(FakeEngine):
-    """A fake that doesn't tokenize for others: it knows no template options to compare."""
+    """A fake that doesn't tokenize for others, and says so once for all: it knows no template options."""
 
     async def _answer(self, request: Any) -> Any:
         if request.path == "/tokenize" or request.path.endswith("/render"):
-            return JSONResponse({"detail": "Not Found"}, 404)
+            return JSONResponse({"detail": "Forbidden"}, 403)
+        return await super()._answer(request)
+
+
+class FakeSglangThatIsWell(FakeSglang):
+    """A real one answers `/health`, too."""
+
+    async def _answer(self, request: Any) -> Any:
+        if request.path == "/health":
+            return Response(status_code=self.faults.health_status)
         return await super()._answer(request)
 
 
@@ -135,6 +144,21 @@ async def test_salts_and_adapters_share_nothing(folder: Path) -> None:
         assert answer.headers["x-hpkv-cached-tokens"] == "gpu=0"
 
 
+async def test_what_its_stream_lost_is_replayed(folder: Path) -> None:
+    async with fleet(folder, FakeSglang(events=True)) as f:
+        publisher = f.engines[0].publisher
+        assert publisher is not None
+        publisher.withhold(1)
+        # Past the gateway: what it sends itself, it predicts.
+        async with httpx2.AsyncClient(base_url=f.engines[0].url) as direct:
+            for text in (LONG, "Something else entirely, long enough for a block or two."):
+                body = {"model": "fake", "max_tokens": 1, "messages": turns((text,))}
+                assert (await direct.post("/v1/chat/completions", json=body)).status_code == 200
+        async with asyncio.timeout(10):
+            while (await f.explained(LONG))["s0"] < 300:
+                await asyncio.sleep(0.02)
+
+
 async def test_each_kind_has_its_own_prompt_where_they_read_a_chat_otherwise(folder: Path) -> None:
     """A last message of the assistant is the user's to SGLang, and opens another turn in vLLM."""
     async with fleet(folder, FakeVllm(events=True), FakeSglang(events=True)) as f:
@@ -200,6 +224,20 @@ async def test_a_client_that_leaves_frees_sglang() -> None:
             await until(
                 lambda: engine.received[-1].aborted or engine.requests("/v1/chat/completions")[-1].aborted
             )
+
+
+@pytest.mark.parametrize(
+    ("kind", "fake", "right"),
+    [("sglang", FakeEngine, "vllm"), ("vllm", FakeSglangThatIsWell, "sglang")],
+)
+async def test_an_engine_of_the_other_kind_is_told_by_its_models(
+    kind: str, fake: type[FakeEngine], right: str
+) -> None:
+    async with fake() as engine, running({**FAST, "replicas": [f"{kind}+{engine.url}"]}) as served:
+        (replica,) = served.gateway.fleet
+        await until(lambda: "engine of the kind" in replica.reason)
+        assert f"`engine: {right}`" in replica.reason
+        assert not replica.up
 
 
 def test_a_kind_before_the_url_names_the_engine() -> None:

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from gateway.tokenization.dialects.content import ContentFormat
 from gateway.tokenization.results import Endpoint, Reason, Tokens
-from gateway.tokenization.template import Templates
+from gateway.tokenization.template import ChatTemplate, Templates
 
 Body = Mapping[str, Any]
 
@@ -77,13 +78,35 @@ class ModelFacts:
 class Dialect(ABC):
     """One engine's way from a body to its prompt."""
 
-    @abstractmethod
     def __init__(self, model: ModelFacts, options: TemplateOptions) -> None:
         """Prepare for one model; does no I/O."""
+        self._templates = model.templates
+        self._options = options
+        self._mistral = model.mistral_format
+        self._coded = self.coded(model)
+        self._formats: dict[str, ContentFormat] = {}
 
-    @abstractmethod
     def renders(self, endpoint: Endpoint) -> bool:
         """Whether `prompt` can render this endpoint's bodies for this model; if not, only the engine can."""
+        if self._mistral:
+            return False
+        return endpoint is Endpoint.COMPLETIONS or (endpoint is Endpoint.CHAT and not self._coded)
+
+    def content_format(self, template: ChatTemplate) -> ContentFormat:
+        """In which form the engine gives this template the contents of messages."""
+        if template.source not in self._formats:
+            self._formats[template.source] = self.detect(template)
+        return self._formats[template.source]
+
+    @staticmethod
+    @abstractmethod
+    def coded(model: ModelFacts) -> bool:
+        """Whether the engine renders this model's chats by code of its own, instead of a template."""
+
+    @staticmethod
+    @abstractmethod
+    def detect(template: ChatTemplate) -> ContentFormat:
+        """Find out what `content_format` remembers."""
 
     @abstractmethod
     def prompt(self, endpoint: Endpoint, body: Body) -> Text | Tokens:

@@ -12,18 +12,12 @@ last message of the assistant counts as the user's, and tools keep their own ord
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.tokenization.dialects.base import (
-    Body,
-    Dialect,
-    ModelFacts,
-    Question,
-    TemplateOptions,
-    Text,
-    Unrenderable,
-)
-from gateway.tokenization.dialects.sglang_content import ContentFormat, detect
+from gateway.tokenization.dialects import bodies
+from gateway.tokenization.dialects.base import Body, Dialect, ModelFacts, Question, Text, Unrenderable
+from gateway.tokenization.dialects.content import ContentFormat
+from gateway.tokenization.dialects.sglang_content import detect
 from gateway.tokenization.dialects.sglang_messages import conversation, tool
-from gateway.tokenization.results import Endpoint, Reason, Tokens, token_ids
+from gateway.tokenization.results import Endpoint, Reason, Tokens
 from gateway.tokenization.template import ChatTemplate, Message, TemplateRefused, Tool
 
 _RENDERED_BY_CODE = ("DeepseekV4", "KimiK3", "InklingForConditionalGeneration")
@@ -48,20 +42,17 @@ _OWN_ARGUMENTS = frozenset(
 class SglangDialect(Dialect):
     """See `Dialect`."""
 
-    def __init__(self, model: ModelFacts, options: TemplateOptions) -> None:
-        self._templates = model.templates
-        self._options = options
-        self._mistral = model.mistral_format
-        self._coded = model.model_type in _MODEL_TYPES_BY_CODE or any(
+    @staticmethod
+    def coded(model: ModelFacts) -> bool:
+        """See `Dialect.coded`."""
+        return model.model_type in _MODEL_TYPES_BY_CODE or any(
             part in name for part in _RENDERED_BY_CODE for name in model.architectures
         )
-        self._formats: dict[str, ContentFormat] = {}
 
-    def renders(self, endpoint: Endpoint) -> bool:
-        """Completions always; chats unless SGLang has code for them."""
-        if self._mistral:
-            return False
-        return endpoint is Endpoint.COMPLETIONS or (endpoint is Endpoint.CHAT and not self._coded)
+    @staticmethod
+    def detect(template: ChatTemplate) -> ContentFormat:
+        """See `Dialect.detect`."""
+        return detect(template)
 
     def prompt(self, endpoint: Endpoint, body: Body) -> Text | Tokens:
         """See `Dialect.prompt`."""
@@ -77,13 +68,13 @@ class SglangDialect(Dialect):
     def questions(self, endpoint: Endpoint, body: Body) -> Iterator[Question]:
         """See `Dialect.questions`."""
         if endpoint is Endpoint.CHAT:
-            yield Question("/tokenize", _known(body, _KNOWN_TO_TOKENIZE), "tokens")
+            yield Question("/tokenize", bodies.named(body, _KNOWN_TO_TOKENIZE), "tokens")
         if endpoint is Endpoint.COMPLETIONS and isinstance(body.get("prompt"), str):
-            yield Question("/tokenize", _known(body, ("model", "prompt")), "tokens")
+            yield Question("/tokenize", bodies.named(body, ("model", "prompt")), "tokens")
 
     def _chat(self, body: Body) -> Text | Tokens:
         if body.get("input_ids") is not None:
-            return _ids(body["input_ids"], "input_ids")
+            return bodies.ids(body["input_ids"], "input_ids")
         for name in ("continue_final_message", "reasoning"):
             if body.get(name):
                 raise Unrenderable(Reason.SHAPE, name)
@@ -91,7 +82,7 @@ class SglangDialect(Dialect):
         template = self._templates.select(tools)
         if template is None:
             raise Unrenderable(Reason.NO_TEMPLATE)
-        messages = _ending_with_the_user(conversation(body.get("messages"), self._format(template)))
+        messages = _ending_with_the_user(conversation(body.get("messages"), self.content_format(template)))
         return Text(self._render(template, messages, tools, body), False, None)
 
     def _render(
@@ -109,10 +100,7 @@ class SglangDialect(Dialect):
             raise Unrenderable(Reason.REFUSED, str(refused)) from refused
 
     def _variables(self, body: Body, template: ChatTemplate) -> dict[str, Any]:
-        given = body.get("chat_template_kwargs")
-        if given is not None and not isinstance(given, dict):
-            raise Unrenderable(Reason.SHAPE, "chat_template_kwargs")
-        variables = dict(given or {})
+        variables = dict(bodies.optional(body, "chat_template_kwargs", dict) or {})
         effort = body.get("reasoning_effort")
         if effort is not None:
             variables = {"thinking": effort != "none", "enable_thinking": effort != "none"} | variables
@@ -128,15 +116,6 @@ class SglangDialect(Dialect):
             raise Unrenderable(Reason.SHAPE, "reasoning_effort")
         return {"reasoning_effort": effort, **variables}
 
-    def _format(self, template: ChatTemplate) -> ContentFormat:
-        if template.source not in self._formats:
-            self._formats[template.source] = detect(template)
-        return self._formats[template.source]
-
-
-def _known(body: Body, names: tuple[str, ...]) -> Body:
-    return {name: body[name] for name in names if name in body}
-
 
 def _ending_with_the_user(messages: list[Message]) -> list[Message]:
     """SGLang takes a last message of the assistant, if it is text, for one of the user."""
@@ -148,9 +127,7 @@ def _ending_with_the_user(messages: list[Message]) -> list[Message]:
 
 def _tools(body: Body) -> list[Tool] | None:
     """What the template sees: all of them, none, or the one that must be called."""
-    tools, choice = body.get("tools"), body.get("tool_choice")
-    if tools is not None and not isinstance(tools, list):
-        raise Unrenderable(Reason.SHAPE, "tools")
+    tools, choice = bodies.optional(body, "tools", list), body.get("tool_choice")
     seen = [tool(one, f"tools[{position}]") for position, one in enumerate(tools or ())]
     if not isinstance(choice, str | None):
         named = choice.get("function") if isinstance(choice, Mapping) else None
@@ -164,20 +141,5 @@ def _tools(body: Body) -> list[Tool] | None:
 
 
 def _completion(body: Body) -> Text | Tokens:
-    prompt = body.get("prompt")
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
-        if len(prompt) > 1:
-            raise Unrenderable(Reason.SEVERAL_PROMPTS, "prompt")
-        prompt = prompt[0]
-    if isinstance(prompt, str) and prompt:
-        return Text(prompt, True, None)
-    return _ids(prompt, "prompt")
-
-
-def _ids(ids: object, where: str) -> Tokens:
-    if not isinstance(ids, list) or not ids:
-        raise Unrenderable(Reason.SHAPE, where)
-    try:
-        return Tokens(token_ids(ids))
-    except (TypeError, OverflowError) as error:
-        raise Unrenderable(Reason.SHAPE, where) from error
+    prompt = bodies.only_prompt(body)
+    return Text(prompt, True, None) if prompt and isinstance(prompt, str) else bodies.ids(prompt, "prompt")

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from gateway.tokenization.dialects.base import Unrenderable
-from gateway.tokenization.dialects.sglang_content import ContentFormat
+from gateway.tokenization.dialects.content import ContentFormat
 from gateway.tokenization.results import Reason
 from gateway.tokenization.template import Message, Tool
 
@@ -153,13 +153,14 @@ def tool(given: object, where: str) -> Tool:
 
 def _check_types(schema: object, where: str) -> None:
     """SGLang rewrites types that aren't JSON Schema's, such as "varchar"; such a schema isn't known here."""
-    if isinstance(schema, list):
-        for item in schema:
-            _check_types(item, where)
-    elif isinstance(schema, dict):
-        kinds = schema.get("type")
-        for kind in kinds if isinstance(kinds, list) else [kinds]:
-            if isinstance(kind, str) and kind not in _SCHEMA_TYPES:
-                raise Unrenderable(Reason.SHAPE, where)
-        for value in schema.values():
-            _check_types(value, where)
+    waiting = [schema]  # no recursion: clients choose how deep it is
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list):
+            waiting += one
+        elif isinstance(one, dict):
+            kinds = one.get("type")
+            for kind in kinds if isinstance(kinds, list) else [kinds]:
+                if isinstance(kind, str) and kind not in _SCHEMA_TYPES:
+                    raise Unrenderable(Reason.SHAPE, where)
+            waiting += one.values()

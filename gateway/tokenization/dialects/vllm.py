@@ -6,21 +6,22 @@ it.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
+from gateway.tokenization.dialects import bodies
 from gateway.tokenization.dialects.base import (
     RESERVED_VARIABLES,
     Body,
     Dialect,
     ModelFacts,
     Question,
-    TemplateOptions,
     Text,
     Unrenderable,
 )
-from gateway.tokenization.dialects.vllm_content import ContentFormat, detect
+from gateway.tokenization.dialects.content import ContentFormat
+from gateway.tokenization.dialects.vllm_content import detect
 from gateway.tokenization.dialects.vllm_messages import conversation, system_only
-from gateway.tokenization.results import Endpoint, Reason, Tokens, token_ids
+from gateway.tokenization.results import Endpoint, Reason, Tokens
 from gateway.tokenization.template import ChatTemplate, Message, TemplateRefused, Tool
 
 # Models whose chats vLLM renders by code of its own instead of a template (`vllm/config/model.py`).
@@ -46,24 +47,24 @@ _UNKNOWN_TO_TOKENIZE = ("documents", "kv_transfer_params", "reasoning_effort", "
 
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
-_T = TypeVar("_T")
-
 
 class VllmDialect(Dialect):
     """See `Dialect`."""
 
-    def __init__(self, model: ModelFacts, options: TemplateOptions) -> None:
-        self._templates = model.templates
-        self._options = options
-        self._mistral = model.mistral_format
-        self._coded = model.model_type == "gpt_oss" or not _RENDERED_BY_CODE.isdisjoint(model.architectures)
-        self._formats: dict[str, ContentFormat] = {}
+    @staticmethod
+    def coded(model: ModelFacts) -> bool:
+        """See `Dialect.coded`."""
+        return model.model_type == "gpt_oss" or not _RENDERED_BY_CODE.isdisjoint(model.architectures)
 
-    def renders(self, endpoint: Endpoint) -> bool:
-        """Completions of text always; chats unless vLLM has code for them."""
-        if self._mistral:
-            return False
-        return endpoint is Endpoint.COMPLETIONS or (endpoint is Endpoint.CHAT and not self._coded)
+    @staticmethod
+    def detect(template: ChatTemplate) -> ContentFormat:
+        """See `Dialect.detect`."""
+        return detect(template.syntax())
+
+    def content_format(self, template: ChatTemplate) -> ContentFormat:
+        """See `Dialect.content_format`; vLLM has a flag for it."""
+        asked = self._options.content_format
+        return super().content_format(template) if asked == "auto" else asked
 
     def prompt(self, endpoint: Endpoint, body: Body) -> Text | Tokens:
         """See `Dialect.prompt`."""
@@ -78,10 +79,10 @@ class VllmDialect(Dialect):
         if endpoint is not Endpoint.COMPLETIONS:
             yield Question(f"{endpoint}/render", body, "token_ids")
         if endpoint is Endpoint.CHAT and self._tokenizable(body):
-            yield Question("/tokenize", _tokenize_chat(body), "tokens")
+            yield Question("/tokenize", bodies.named(body, _KNOWN_TO_TOKENIZE), "tokens")
         if endpoint is Endpoint.COMPLETIONS and isinstance(body.get("prompt"), str):
-            kept = {name: body[name] for name in ("model", "prompt", "add_special_tokens") if name in body}
-            yield Question("/tokenize", kept, "tokens")
+            named = bodies.named(body, ("model", "prompt", "add_special_tokens"))
+            yield Question("/tokenize", named, "tokens")
 
     def _chat(self, body: Body) -> Text:
         if body.get("chat_template") is not None:
@@ -92,7 +93,7 @@ class VllmDialect(Dialect):
         template = self._templates.select(tools)
         if template is None:
             raise Unrenderable(Reason.NO_TEMPLATE)
-        messages = conversation(body.get("messages"), self._format(template))
+        messages = conversation(body.get("messages"), self.content_format(template))
         if any(m["role"] == "developer" for m in messages) and not _knows_developers(template):
             messages = system_only(messages)
         text = self._render(template, messages, tools, body)
@@ -112,7 +113,7 @@ class VllmDialect(Dialect):
             raise Unrenderable(Reason.REFUSED, str(refused)) from refused
 
     def _variables(self, body: Body) -> dict[str, Any]:
-        given = _optional(body, "chat_template_kwargs", dict) or {}
+        given = bodies.optional(body, "chat_template_kwargs", dict) or {}
         if reserved := RESERVED_VARIABLES & given.keys():
             raise Unrenderable(Reason.SHAPE, f"chat_template_kwargs.{min(reserved)}")
         effort = body.get("reasoning_effort")
@@ -129,20 +130,13 @@ class VllmDialect(Dialect):
         return _overlay(self._options.chat_template_kwargs, _overlay(given, fields))
 
     def _tools(self, body: Body) -> list[Tool] | None:
-        tools = _optional(body, "tools", list)
+        tools = bodies.optional(body, "tools", list)
         excluded = self._options.exclude_tools_when_tool_choice_none and body.get("tool_choice") == "none"
         if tools is None or excluded:
             return None
         if not tools:
             raise Unrenderable(Reason.REFUSED, "tools is empty")
         return [_tool(tool, f"tools[{position}]") for position, tool in enumerate(tools)]
-
-    def _format(self, template: ChatTemplate) -> ContentFormat:
-        if self._options.content_format != "auto":
-            return self._options.content_format
-        if template.source not in self._formats:
-            self._formats[template.source] = detect(template.syntax())
-        return self._formats[template.source]
 
     def _tokenizable(self, body: Body) -> bool:
         excluding = self._options.exclude_tools_when_tool_choice_none and body.get("tool_choice") == "none"
@@ -151,29 +145,17 @@ class VllmDialect(Dialect):
         return not (excluding or renamed or any(body.get(name) is not None for name in _UNKNOWN_TO_TOKENIZE))
 
 
-def _tokenize_chat(body: Body) -> Body:
-    return {name: body[name] for name in _KNOWN_TO_TOKENIZE if name in body}
-
-
 def _completion(body: Body) -> Text | Tokens:
     for name in ("prompt_embeds", "suffix"):
         if body.get(name) is not None:
             raise Unrenderable(Reason.SHAPE, name)
-    prompt, limit = body.get("prompt"), _limit(body)
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
-        if len(prompt) > 1:
-            raise Unrenderable(Reason.SEVERAL_PROMPTS, "prompt")
-        prompt = prompt[0]
+    prompt, limit = bodies.only_prompt(body), _limit(body)
     if isinstance(prompt, str):
         return Text(prompt, _flag(body, "add_special_tokens", True), limit)
-    if not isinstance(prompt, list) or not prompt:
-        raise Unrenderable(Reason.SHAPE, "prompt")
-    if limit is not None and len(prompt) > limit:
+    tokens = bodies.ids(prompt, "prompt")
+    if limit is not None and len(tokens.ids) > limit:
         raise Unrenderable(Reason.TRUNCATED, "truncate_prompt_tokens")
-    try:
-        return Tokens(token_ids(prompt))
-    except (TypeError, OverflowError) as error:
-        raise Unrenderable(Reason.SHAPE, "prompt") from error
+    return tokens
 
 
 def _tool(tool: object, where: str) -> Tool:
@@ -185,20 +167,20 @@ def _tool(tool: object, where: str) -> Tool:
         or tool.get("type", "function") != "function"
     ):
         raise Unrenderable(Reason.SHAPE, where)
-    name, strict = function.get("name"), _optional(function, "strict", bool)
+    name, strict = function.get("name"), bodies.optional(function, "strict", bool)
     deferred = tool.get("defer_loading") is not None or function.get("defer_loading") is not None
     if not isinstance(name, str) or deferred:
         raise Unrenderable(Reason.SHAPE, f"{where}.function")
     seen = {
         "name": name,
-        "description": _optional(function, "description", str),
-        "parameters": _optional(function, "parameters", dict),
+        "description": bodies.optional(function, "description", str),
+        "parameters": bodies.optional(function, "parameters", dict),
     }
     return {"type": "function", "function": seen if strict is None else {**seen, "strict": strict}}
 
 
 def _documents(body: Body) -> list[dict[str, str]] | None:
-    documents = _optional(body, "documents", list)
+    documents = bodies.optional(body, "documents", list)
     for position, document in enumerate(documents or ()):
         if not isinstance(document, dict) or not all(isinstance(value, str) for value in document.values()):
             raise Unrenderable(Reason.SHAPE, f"documents[{position}]")
@@ -217,13 +199,6 @@ def _limit(body: Body) -> int | None:
 def _flag(body: Body, name: str, default: bool) -> bool:
     value = body.get(name, default)
     if not isinstance(value, bool):
-        raise Unrenderable(Reason.SHAPE, name)
-    return value
-
-
-def _optional(body: Body, name: str, kind: type[_T]) -> _T | None:
-    value = body.get(name)
-    if value is not None and not isinstance(value, kind):
         raise Unrenderable(Reason.SHAPE, name)
     return value
 

@@ -6,11 +6,10 @@ gives up ("string") on loops and assignments over messages that unpack several n
 """
 
 from collections.abc import Iterator
-from typing import Literal
 
 from jinja2 import nodes
 
-ContentFormat = Literal["string", "openai"]
+from gateway.tokenization.dialects.content import ContentFormat, variable
 
 
 class _SeveralNames(Exception):
@@ -41,7 +40,7 @@ def _over_content(loop: nodes.For, messages: set[str], in_macros: dict[int, set[
     named = over.name if isinstance(over, nodes.Name) else None
     known = in_macros.get(id(loop))
     if (
-        any(_reads(over, message, "content") for message in messages)
+        variable(over, "content") in messages
         or (known is not None and named in known)
         or (known is None and named == "content")
     ):
@@ -58,11 +57,7 @@ def _content_parameters(template: nodes.Template, macro: nodes.Macro, messages: 
         if not isinstance(call.node, nodes.Name) or call.node.name != macro.name:
             continue
         given = [*zip(names, call.args, strict=False), *((pair.key, pair.value) for pair in call.kwargs)]
-        passed |= {
-            name
-            for name, value in given
-            if name in names and any(_reads(value, message, "content") for message in messages)
-        }
+        passed |= {name for name, value in given if name in names and variable(value, "content") in messages}
     return passed
 
 
@@ -70,7 +65,7 @@ def _message_names(template: nodes.Template) -> Iterator[str]:
     """The targets of loops over `messages`, or over a variable that it was assigned to."""
     lists = _aliases(template, "messages")
     for loop in template.find_all(nodes.For):
-        if any(_reads(loop.iter, name) for name in lists):
+        if variable(loop.iter) in lists:
             yield _only_name(loop.target)
 
 
@@ -78,25 +73,9 @@ def _aliases(template: nodes.Template, name: str) -> list[str]:
     found = [name]
     for known in found:  # grows while it is walked
         for assign in template.find_all(nodes.Assign):
-            if _reads(assign.node, known) and (target := _only_name(assign.target)) not in found:
+            if variable(assign.node) == known and (target := _only_name(assign.target)) not in found:
                 found.append(target)
     return found
-
-
-def _reads(node: nodes.Node | None, name: str, attribute: str | None = None) -> bool:
-    """Whether an expression is this variable (or its attribute), or a slice, filter or test of it."""
-    while isinstance(node, nodes.Filter | nodes.Test) or (
-        isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
-    ):
-        node = node.node
-    if attribute is not None:
-        if isinstance(node, nodes.Getitem):
-            if not isinstance(node.arg, nodes.Const) or node.arg.value != attribute:
-                return False
-        elif not isinstance(node, nodes.Getattr) or node.attr != attribute:
-            return False
-        node = node.node
-    return isinstance(node, nodes.Name) and node.ctx == "load" and node.name == name
 
 
 def _only_name(target: nodes.Node) -> str:

@@ -10,7 +10,7 @@ from types import NoneType
 from typing import Any
 
 from gateway.tokenization.dialects.base import Unrenderable
-from gateway.tokenization.dialects.vllm_content import ContentFormat
+from gateway.tokenization.dialects.content import ContentFormat
 from gateway.tokenization.results import Reason
 from gateway.tokenization.template import Message
 

@@ -1,12 +1,14 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from engine_adapters.events import Cleared, Tier
 from gateway.index import Feed, Index, Lifetimes
-from tests.gateway.index.engine import A, Engine, batch, held
+from tests.gateway.index.engine import A, B, Engine, batch, held
 
 
 class Clock:
@@ -80,3 +82,36 @@ async def test_entries_age_while_nothing_is_pushed(engine):
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_events_that_cannot_be_applied_cost_their_own_replica_alone(feed, index, engine, caplog):
+    prompt, other = list(range(100)), list(range(500, 600))
+    poison = replace(batch([engine.stored(prompt)]), tiers=np.zeros(0, np.uint8))
+    feed.push(A, [batch([engine.stored(prompt)])])
+    feed.push(B, [batch([engine.stored(prompt)])])
+    await drained(feed)
+    feed.push(A, [poison])
+    feed.push(B, [batch([engine.stored(other)])])
+    await drained(feed)
+    assert [record.replica for record in caplog.records] == ["a"]
+    assert held(index, engine.prompt(prompt), A) == 0
+    assert held(index, engine.prompt(prompt), B) == held(index, engine.prompt(other), B) == 96
+    feed.push(A, [batch([engine.stored(other)])])
+    await drained(feed)
+    assert held(index, engine.prompt(other), A) == 96
+
+
+async def test_a_feed_goes_on_after_upkeep_has_failed(feed, index, engine, clock, monkeypatch, caplog):
+    def fail(now):
+        raise ZeroDivisionError
+
+    prompt = list(range(100))
+    monkeypatch.setattr(index._upkeep, "look", fail)
+    monkeypatch.setattr("gateway.index.feed.IDLE_S", 0.01)
+    feed.push(A, [batch([engine.stored(prompt)])])
+    async with asyncio.timeout(20):
+        while not caplog.records:
+            await asyncio.sleep(0.001)
+    monkeypatch.undo()
+    await drained(feed)
+    assert held(index, engine.prompt(prompt), A) == 96

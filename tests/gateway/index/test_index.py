@@ -75,8 +75,10 @@ def test_a_match_is_split_into_spans_of_the_fastest_tier(index, engine):
     match = index.match(prompt)
     assert match.tokens[0].tolist() == [32, 48, 16, 0]
     assert match.leading().tolist() == [96, 0]
-    assert list(match.spans(0)) == [Span(Tier.GPU, 0, 32), Span(Tier.HOST, 32, 80), Span(Tier.SSD, 80, 96)]
-    assert list(match.spans(1)) == []
+    assert match.spans() == [
+        (Span(Tier.GPU, 0, 32), Span(Tier.HOST, 32, 80), Span(Tier.SSD, 80, 96)),
+        (),
+    ]
 
 
 def test_gpu_blocks_behind_a_gap_are_of_no_use_but_lower_tiers_are(index, engine):
@@ -95,7 +97,7 @@ def test_tiers_and_replicas_of_other_page_sizes_share_the_prompts_one_pass(index
     tell(index, B, Engine(block=24).stored(PROMPT), block=24)
     match = index.match(engine.prompt(PROMPT))
     assert match.tokens.tolist() == [[16, 0, 80, 0], [96, 0, 0, 0]]
-    assert list(match.spans(0)) == [Span(Tier.GPU, 0, 16), Span(Tier.SSD, 16, 96)]
+    assert match.spans()[0] == (Span(Tier.GPU, 0, 16), Span(Tier.SSD, 16, 96))
 
 
 def test_parts_of_blocks_are_no_pages(index, engine):
@@ -186,6 +188,17 @@ def test_saying_more_of_a_replica_forgets_nothing(engine):
     work(index)
     assert index.match(engine.prompt(PROMPT[:80])).tokens.tolist() == [[64, 0, 0, 0]]
     assert index.match(engine.prompt(PROMPT[:81])).tokens.tolist() == [[64, 16, 0, 0]]
+
+
+def test_a_replica_that_gets_its_first_store_keeps_what_it_said(engine):
+    """Its agent answers after its events began."""
+    index = Index(blocks=4096)
+    index.attach(A)
+    tell(index, A, engine.stored(PROMPT, 0, 3))
+    index.attach(A, pages={Tier.SHARED: 16}, store=Store("s", "n"))
+    index.push(A, [pages(engine.prompt(PROMPT), 16, Tier.SHARED)])
+    work(index)
+    assert index.match(engine.prompt(PROMPT)).tokens.tolist() == [[48, 0, 0, 48]]
 
 
 def test_predicted_blocks_let_a_bursts_siblings_meet(index, engine):
@@ -319,7 +332,7 @@ def test_more_than_64_caches_have_rows_of_several_words(engine):
     gpu = {i: int(n) for i, n in enumerate(match.tokens[:, Tier.GPU]) if n}
     assert gpu == {0: 16, 63: 64, 64: 80, 129: 80}
     assert match.tokens[:, Tier.SHARED].nonzero()[0].tolist() == [65]
-    assert [list(match.spans(i)) for i in (64, 65)] == [[Span(Tier.GPU, 0, 80)], [Span(Tier.SHARED, 0, 96)]]
+    assert match.spans()[64:66] == [(Span(Tier.GPU, 0, 80),), (Span(Tier.SHARED, 0, 96),)]
 
 
 def test_silence_after_traffic_is_visible_and_believed_for_a_while_only(engine):
@@ -335,6 +348,7 @@ def test_silence_after_traffic_is_visible_and_believed_for_a_while_only(engine):
     index.predict(engine.prompt(PROMPT[::-1]), A, now=100.0)
     work(index, 120.0)
     assert index.state().silent == ()
+    index.push(A, [pages(engine.prompt([7] * 50), 16, Tier.SSD), Cleared((Tier.HOST,))])  # its agent speaks
     work(index, 131.0)
     assert index.state().silent == (A,)
     assert held(index, engine.prompt(PROMPT), A) == 96

@@ -139,6 +139,6 @@ def test_the_index_is_what_a_plain_model_is(changes, questions):
         match = index.match(PrefixKeys(tokens, SEED))
         for i, origin in enumerate(match.origins):
             spans = model.spans(origin, tokens)
-            assert list(match.spans(i)) == spans
+            assert list(match.spans()[i]) == spans
             by_tier = [sum(s.end - s.start for s in spans if s.tier is tier) for tier in Tier]
             assert match.tokens[i].tolist() == by_tier

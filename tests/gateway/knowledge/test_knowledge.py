@@ -6,7 +6,8 @@ from typing import Any, cast
 import pytest
 
 from cache.prefix import PrefixKeys
-from engine_adapters.base import Engine, ModelCard
+from engine_adapters.base import Address, Engine, ModelCard
+from engine_adapters.http import Connection
 from gateway.fleet import Fleet, Replica
 from gateway.knowledge import Knowledge
 from gateway.settings import ModelSettings, PrefixSettings, ProbeSettings
@@ -22,6 +23,7 @@ class SilentEngine:
     """One without events."""
 
     kind = "vllm"
+    address = Address(cast(Connection, None))
 
     def events(self, *_: Any) -> None:
         return None
@@ -36,7 +38,7 @@ class World:
         settings = PrefixSettings(index_blocks=1 << 14)
         models = {name: ModelSettings(tokenizer="/nowhere") for name in ("one", "other")}
         fleet = Fleet(self.replicas, ProbeSettings())
-        self.knowledge = Knowledge(settings, models, fleet, active=True)
+        self.knowledge = Knowledge(settings, models, fleet, most=len(fleet), active=True)
 
     def replicas_of(self, model: str) -> int:
         found = [known for known in self.knowledge if known.name == model]

@@ -14,6 +14,9 @@ from gateway.knowledge.vocabulary import check_ids
         ("prompt", [[1], [2, 100]]),
         ("input", [100]),
         ("input_ids", [7, 2**70]),
+        ("query", [100]),
+        ("items", [[1], [100]]),
+        ("stop_token_ids", [100]),
     ],
 )
 def test_ids_outside_the_vocabulary_are_refused(field: str, value: Any) -> None:
@@ -23,7 +26,8 @@ def test_ids_outside_the_vocabulary_are_refused(field: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["text", ["text", "text"], [], [[]], [0, 99], [[0], [99]], [1, "x"], [2.5], None, {"a": 1}]
+    "value",
+    ["text", ["text", "text"], [], [[]], [0, 99], [[0], [99]], [1, "x"], [2.5], [True], None, {"a": 1}],
 )
 def test_all_else_is_left_to_the_engine(value: Any) -> None:
     check_ids({"prompt": value, "input": value}, 100)

@@ -1,12 +1,13 @@
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
 from engine_adapters.base import Engine, Load
 from gateway.fleet import Replica
-from gateway.routing import Passage, Policy, Prompt, RequestContext, create_policy, decide
+from gateway.routing import Held, Passage, Policy, Prompt, RequestContext, create_policy, decide
 
 REQUEST = RequestContext("id", "/v1/chat/completions", "m", {}, Prompt(100))
 
@@ -64,3 +65,31 @@ def test_a_slow_replica_is_avoided_and_tried_again_later(three: list[Replica]) -
 def test_equals_take_turns(three: list[Replica]) -> None:
     policy = create_policy("least_loaded")
     assert {pick(policy, three).name for _ in range(3)} == {"a", "b", "c"}
+
+
+def picks(three: list[Replica], tokens: int, gpu: int) -> set[str]:
+    """Where `ttft` sends prompts of so many tokens, of which `a` has `gpu`."""
+    policy, request = create_policy("ttft"), replace(REQUEST, prompt=Prompt(tokens))
+    return {decide(policy, request, three, {"a": Held((gpu, 0, 0, 0))}).chosen.replica.name for _ in range(6)}
+
+
+def test_a_page_of_a_common_system_prompt_draws_nobody(three: list[Replica]) -> None:
+    for rate in (400, 100_000):
+        for replica in three:
+            for tokens in range(100, 2000, 100):
+                replica.speed.observe(tokens, tokens / rate, time.monotonic())
+        assert picks(three, 231, 16) == picks(three, 600, 16) == {"a", "b", "c"}
+        assert picks(three, 600, 200) == {"a"}
+        assert picks(three, 40, 32) == {"a"}, "a short chat goes home"
+
+
+def test_a_trifle_counts_where_all_have_the_rest(three: list[Replica]) -> None:
+    policy, request = create_policy("ttft"), replace(REQUEST, prompt=Prompt(8000))
+    matches = {"a": Held((7984, 0, 0, 0)), "b": Held((7968, 0, 0, 0)), "c": Held((7968, 16, 0, 0))}
+    assert {decide(policy, request, three, matches).chosen.replica.name for _ in range(6)} == {"a"}
+
+
+def test_of_equals_the_least_loaded_is_chosen(three: list[Replica]) -> None:
+    for replica in three[:2]:
+        replica.charge()
+    assert picks(three, 600, 16) == {"c"}

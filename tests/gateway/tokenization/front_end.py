@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 import httpx2
 
 from gateway.tokenization import EngineRefused
+from tests.ports import free_port
 
 HOME = Path(os.environ.get("HPKV_HOME", Path(__file__).parents[3] / ".hpkv"))
 VLLM = HOME / "envs/vllm/bin/vllm"
@@ -51,9 +51,7 @@ class VllmFrontEnd:
 @contextlib.contextmanager
 def vllm_front_end(folder: str, log: Path, *flags: str) -> Iterator[VllmFrontEnd]:
     """Start one for a model folder, and stop it at the end."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [
         VLLM,
         "launch",

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from gateway.tokenization import EncodePool, Overloaded
 from gateway.tokenization.encoder import Encoder
+from gateway.tokenization.errors import NotEncodable
 from gateway.tokenization.samples import prose
 from tests.gateway.tokenization import families
 from tests.gateway.tokenization.driving import now
@@ -194,10 +195,40 @@ async def test_a_failed_job_is_forgotten(pool: EncodePool):
     encoder = Encoder(families.SEGMENTED["byte_level"](), pool, CAPACITY)
     broken = prose(10_000) + "\ud800"
     for _ in range(2):
-        with pytest.raises(UnicodeEncodeError):
+        with pytest.raises(NotEncodable):
             await encoder.encode(broken, False)
     await asyncio.sleep(0)
     assert pool.wait_s == pytest.approx(0)
+
+
+class PanicException(BaseException):  # as Rust's panics come, whose class can't be imported
+    pass
+
+
+class Failing(Slow):
+    """Fails on texts with a poison in them."""
+
+    def encode_batch_fast(self, texts: Sequence[str], **options: Any) -> Any:
+        for text in texts:
+            if "poison" in text:
+                raise PanicException(text) if "panic" in text else RuntimeError(text)
+        return super().encode_batch_fast(texts, **options)
+
+
+@pytest.mark.parametrize("poison", ["poison", "poison panic"])
+@pytest.mark.parametrize("length", [10, 10_000])
+async def test_only_the_request_fails_whose_text_the_tokenizer_fails_on(
+    pool: EncodePool, poison: str, length: int
+):
+    tokenizer = families.SEGMENTED["byte_level"]()
+    encoder = Encoder(Failing(tokenizer), pool, CAPACITY)  # type: ignore[arg-type]
+    texts = [f"<|role|>{number} {prose(length)}" for number in range(6)]
+    texts[3] += poison
+    found = await asyncio.gather(*(encoder.encode(text, False) for text in texts), return_exceptions=True)
+    assert isinstance(found.pop(3), NotEncodable)
+    del texts[3]
+    for text, ids in zip(texts, found, strict=True):
+        assert ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids  # type: ignore[union-attr]
 
 
 def test_measures_its_speed():

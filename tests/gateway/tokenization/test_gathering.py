@@ -4,6 +4,7 @@ import threading
 import pytest
 
 from gateway.tokenization import EncodePool, Overloaded
+from gateway.tokenization.errors import NotEncodable
 from gateway.tokenization.gathering import GATHERED_S, Gathering
 from gateway.tokenization.results import token_ids
 
@@ -20,7 +21,9 @@ class Encoding:
     def __call__(self, texts):
         self.calls.append(texts)
         assert self.go.wait(10)
-        return {text: token_ids([len(text.encode())]) for text in texts}
+        if "\ud800" in texts:
+            raise NotEncodable("UnicodeEncodeError")
+        return {text: token_ids([len(text)]) for text in texts}
 
 
 @pytest.fixture
@@ -65,18 +68,18 @@ async def test_a_text_that_cannot_be_encoded_is_left_out(gathering, encoding):
     assert sorted(found) == ["good"]
 
 
-async def test_a_failed_call_fails_its_own_requests_and_the_rest_goes_on(pool, encoding):
+async def test_a_text_on_which_the_tokenizer_fails_costs_nobody_else_theirs(pool, encoding):
     def fail_on_boom(texts):
         if "boom" in texts:
-            raise ZeroDivisionError
+            raise NotEncodable("ZeroDivisionError")
         return encoding(texts)
 
-    encoding.go.set()
     gathering = Gathering(pool, fail_on_boom, lambda encoded: None)
-    jobs = [gathering.submit([text], SHORT) for text in ("boom", "a", "b")]
-    first, *others = await asyncio.gather(*jobs, return_exceptions=True)
-    assert isinstance(first, ZeroDivisionError)
-    assert [sorted(each) for each in others] == [["a"], ["b"]]
+    jobs = [gathering.submit([text], SHORT) for text in ("a", "b", "c", "boom", "d")]
+    encoding.go.set()
+    found = await asyncio.gather(*jobs)
+    assert [sorted(each) for each in found] == [["a"], ["b"], *[["c", "d"]] * 3]
+    assert pool.wait_s == pytest.approx(0)
 
 
 async def test_gathered_work_counts_as_work_ahead(encoding):

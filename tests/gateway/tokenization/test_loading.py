@@ -68,8 +68,14 @@ def test_mistrals_own_format_is_noticed(tmp_path: Path):
 def test_what_cant_be_loaded_says_what_to_do(tmp_path: Path, content: str | None):
     if content is not None:
         (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(TokenizerUnavailable, match="Name a folder"):
+    with pytest.raises(TokenizerUnavailable, match=r"Set models\.NAME\.tokenizer") as raised:
         load(str(tmp_path), TemplateOptions())
+    assert len(str(raised.value).replace(str(tmp_path), "")) < 300
+
+
+def test_a_folder_that_is_elsewhere_says_so(tmp_path: Path):
+    with pytest.raises(TokenizerUnavailable, match="there is no such folder on this machine"):
+        load(f"{tmp_path}/elsewhere", TemplateOptions())
 
 
 def test_a_template_that_is_none_says_so(tmp_path: Path):

@@ -1,5 +1,6 @@
 import asyncio
 import logging
+from types import SimpleNamespace
 
 import pytest
 
@@ -45,6 +46,20 @@ async def test_says_why_it_doesnt_know(open_model: OpenModel):
     assert await model.tokens(Endpoint.COMPLETIONS, {"prompt": "\ud800"}) == Unknown(
         Reason.SHAPE, "lone surrogates"
     )
+
+
+async def test_what_the_tokenizer_fails_on_is_unknown(
+    open_model: OpenModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    model = await open_model("byte_level")
+
+    def fail(texts: object, add_special_tokens: bool) -> None:
+        raise RuntimeError("the text")
+
+    monkeypatch.setattr(model._encoder, "_backend", SimpleNamespace(encode_batch_fast=fail))
+    assert await model.tokens(Endpoint.CHAT, CHAT) == Unknown(Reason.NOT_ENCODED, "RuntimeError")
+    assert "RuntimeError" in caplog.text
+    assert "the text" not in caplog.text
 
 
 async def test_a_limit_above_the_prompts_length_changes_nothing(open_model: OpenModel):

@@ -1,24 +1,12 @@
 """Against SGLang's own code: SmolLM2, and a small model of another family behind a few flags."""
 
-from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 
-from gateway.tokenization import (
-    Endpoint,
-    EngineRefused,
-    ModelTokenizer,
-    Reason,
-    TemplateOptions,
-    Tokens,
-    Unknown,
-    Verdict,
-)
+from gateway.tokenization import Endpoint, TemplateOptions, Tokens, Verdict
 from tests.gateway.tokenization import families
-from tests.gateway.tokenization.bodies import CHATS
+from tests.gateway.tokenization.comparing import compare
 from tests.gateway.tokenization.conftest import OpenModel
 from tests.gateway.tokenization.driving import now
 from tests.gateway.tokenization.front_end import SMOLLM2
@@ -34,12 +22,6 @@ PARTS = (
 """A template that SGLang gives contents as lists."""
 
 FLAGS = TemplateOptions(chat_template_kwargs={"flavour": "default"})
-SETTINGS = settings(
-    max_examples=150,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 
 
 @pytest.fixture(scope="module")
@@ -88,29 +70,9 @@ async def test_any_chat_is_rendered_as_sglang_does(
     front_end: SglangFrontEnd = request.getfixturevalue(family)
     options = FLAGS if family == "rich" else TemplateOptions()
     model = await open_model(front_end.folder, engine="sglang", options=options)
-    outcomes: Counter[str] = Counter()
-
-    @SETTINGS
-    @given(CHATS)
-    def compare(body: dict[str, Any]) -> None:
-        outcomes[_compare(model, front_end, body)] += 1
-
-    compare()
+    outcomes = compare(model, lambda body: front_end.post(Endpoint.CHAT, body)["tokens"], 150)
     assert outcomes["equal"] > 30, outcomes
     assert outcomes["unknown"] < outcomes["equal"] / 2, outcomes
-
-
-def _compare(model: ModelTokenizer, front_end: SglangFrontEnd, body: dict[str, Any]) -> str:
-    answer = now(model.tokens(Endpoint.CHAT, body))
-    try:
-        engines = front_end.post(Endpoint.CHAT, body)["tokens"]
-    except EngineRefused:
-        return "refused"
-    if isinstance(answer, Unknown):
-        assert answer.reason is Reason.SHAPE, answer
-        return "unknown"
-    assert answer.ids.tolist() == engines
-    return "equal"
 
 
 @pytest.mark.parametrize("prompt", ["Once upon a time", " <|eot|>x", "日本 é"])

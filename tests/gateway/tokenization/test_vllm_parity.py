@@ -1,16 +1,13 @@
 """Against vLLM's own front end: SmolLM2, and a small random model of another family behind a few flags."""
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 
 from gateway.tokenization import (
     EncodePool,
     Endpoint,
-    EngineRefused,
     Limits,
     ModelTokenizer,
     Reason,
@@ -19,7 +16,7 @@ from gateway.tokenization import (
     Unknown,
     Verdict,
 )
-from tests.gateway.tokenization.bodies import CHATS
+from tests.gateway.tokenization.comparing import compare
 from tests.gateway.tokenization.conftest import OpenModel
 from tests.gateway.tokenization.driving import now
 from tests.gateway.tokenization.front_end import SMOLLM2, VllmFrontEnd, vllm_front_end
@@ -28,12 +25,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
 USER = {"role": "user", "content": "Hello there"}
 FLAGS = TemplateOptions(chat_template_kwargs={"flavour": "default"}, exclude_tools_when_tool_choice_none=True)
-SETTINGS = settings(
-    max_examples=300,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 
 
 @pytest.fixture(scope="module")
@@ -72,19 +63,6 @@ async def test_flags_that_arent_the_engines_are_noticed(open_model: OpenModel, r
     assert parity.first is not None
 
 
-def _compare(model: ModelTokenizer, front_end: VllmFrontEnd, body: dict[str, Any]) -> str:
-    answer = now(model.tokens(Endpoint.CHAT, body))
-    try:
-        engines = front_end.post("/v1/chat/completions/render", body)["token_ids"]
-    except EngineRefused:
-        return "refused"
-    if isinstance(answer, Unknown):
-        assert answer.reason is Reason.SHAPE
-        return "unknown"
-    assert answer.ids.tolist() == engines
-    return "equal"
-
-
 async def test_smollm2_renders_any_chat_as_vllm_does(open_model: OpenModel, smollm2: VllmFrontEnd):
     _compare_many(await open_model(str(SMOLLM2)), smollm2)
 
@@ -94,14 +72,8 @@ async def test_another_family_renders_any_chat_as_vllm_does(open_model: OpenMode
 
 
 def _compare_many(model: ModelTokenizer, front_end: VllmFrontEnd) -> None:
-    outcomes: Counter[str] = Counter()
-
-    @SETTINGS
-    @given(CHATS)
-    def compare(body: dict[str, Any]) -> None:
-        outcomes[_compare(model, front_end, body)] += 1
-
-    compare()
+    render = "/v1/chat/completions/render"
+    outcomes = compare(model, lambda body: front_end.post(render, body)["token_ids"], 300)
     assert outcomes["equal"] > 60, outcomes
     assert outcomes["unknown"] < outcomes["equal"] / 4, outcomes
 

@@ -207,3 +207,11 @@ def test_the_engine_is_asked_as_it_renders_a_chat():
         Question("/tokenize", {"prompt": "x"}, "tokens")
     ]
     assert list(dialect().questions(Endpoint.RESPONSES, {"input": "x"})) == []
+
+
+def test_a_schema_of_any_depth_is_read() -> None:
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(5000):
+        schema = {"items": schema}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    assert text({"tools": [tool]}, "{{ messages | length }}") == "1"
