@@ -2,9 +2,9 @@
 
 import contextlib
 import os
+import re
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,23 +13,24 @@ import httpx2
 import pytest
 from rich.console import Console
 
+from engine_adapters import memory
 from engine_adapters.replica import LocalReplica
 from engine_adapters.sglang import cpu as sglang_cpu
 from engine_adapters.up import fleet, http, machine, options, processes, small_model, state
 from engine_adapters.up.crew import Crew
-from engine_adapters.up.errors import PortTaken
 from engine_adapters.up.kinds import KINDS
 from engine_adapters.up.progress import Progress
 from engine_adapters.up.state import Folder
 from tests.lora import make_adapter
+from tests.ports import free_port
 
 HOME = Path(os.environ.get("HPKV_HOME") or Path(__file__).parent.parent / ".hpkv").absolute()
 """As in the Makefile: where `make test` has made the environment and the model."""
 
 MODEL = small_model.NAME
-LORA = "tenant-a"
-"""What engine `e` calls its adapter: a name that tests also use as a salt."""
-LORA_FOLDER = HOME / "models" / f"{MODEL}-lora"
+LORA, OTHER_LORA = LORAS = ("tenant-a", "tenant-b")
+"""What engines call their adapters: names that tests also use as salts."""
+LORA_FOLDERS = {name: HOME / "models" / f"{MODEL}-{name}" for name in LORAS}
 READY_TIMEOUT = 300.0
 TEST_TIMEOUT = 600
 """Seconds of one test on engines: the first to ask for them waits for their start, too."""
@@ -39,8 +40,15 @@ ENGINES: dict[str, tuple[str, tuple[str, ...]]] = {
     "a": ("vllm", ()),
     "b": ("vllm", ()),
     "c": ("sglang", ()),
-    "e": ("vllm", ("--enable-lora", "--max-lora-rank=8", f"--lora-modules={LORA}={LORA_FOLDER}")),
     "d": ("sglang", (*sglang_cpu.HOST_TIER, "--max-total-tokens=3072")),
+    "e": ("vllm", ("--enable-lora", "--max-lora-rank=8", f"--lora-modules={LORA}={LORA_FOLDERS[LORA]}")),
+    "f": (
+        "sglang",
+        (
+            *("--enable-lora", "--lora-backend=torch_native", "--lora-paths"),
+            *(f"{name}={folder}" for name, folder in LORA_FOLDERS.items()),
+        ),
+    ),
 }
 """Kind and more flags of each engine. The KV cache of `d` is small, so that its host tier is needed."""
 
@@ -50,7 +58,7 @@ _FOR_TESTS = {
     "sglang": {},
 }
 
-_TURNS = ("lora_replica", "mixed_replicas", "sglang_replicas")
+_TURNS = ("mixed_replicas", "sglang_replicas", "lora_replica", "lora_replicas")
 """Fixtures whose tests come last, in this order."""
 
 
@@ -92,6 +100,10 @@ class Replica:
         processes.end([self._child.record], grace=0)
         self._child.process.wait()
 
+    def end(self) -> None:
+        """End it for good."""
+        self.kill()
+
     def stop(self) -> None:
         """Freeze all of its processes (SIGSTOP); its connections stay open."""
         self._child.signal(signal.SIGSTOP)
@@ -99,6 +111,25 @@ class Replica:
     def cont(self) -> None:
         """Let frozen processes go on."""
         self._child.signal(signal.SIGCONT)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its front end."""
+        self._child.process.send_signal(number)
+
+    @property
+    def running(self) -> bool:
+        """Whether its front end lives."""
+        return self._child.running
+
+    def resident(self) -> int:
+        """Bytes of memory of its own that all of its processes hold; shared memory doesn't count."""
+        total = 0
+        for status in Path("/proc").glob("[0-9]*/status"):
+            with contextlib.suppress(OSError):
+                if os.getpgid(int(status.parent.name)) == self._child.process.pid:
+                    found = re.search(r"RssAnon:\s+(\d+) kB", status.read_text())
+                    total += int(found[1]) << 10 if found else 0
+        return total
 
     def restart(self) -> None:
         """Kill it if it runs, start it on the same port, and wait until it is ready."""
@@ -118,20 +149,16 @@ class Replica:
         return self._child.log_end(lines)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def two_free_ports() -> int:
-    """The first of two neighbours."""
-    while True:
-        first = free_port()
-        with contextlib.suppress(PortTaken):
-            machine.require_port(first + 1, "")
-            return first
+@contextlib.contextmanager
+def ready(*replicas: Replica) -> Iterator[None]:
+    """Go on once they serve; end them then, whatever happens."""
+    try:
+        for replica in replicas:
+            replica.wait_ready()
+        yield
+    finally:
+        for replica in replicas:
+            replica.end()
 
 
 @pytest.fixture(scope="session")
@@ -168,7 +195,7 @@ class Pool:
     def _started(self, name: str, cores: tuple[int, ...]) -> Replica:
         kind, extra = ENGINES[name]
         each = fleet.ENGINE_MEMORY + machine.GIB + options.SMALL_MODEL_BYTES
-        machine.require_memory(1, each, machine.available_memory())
+        machine.require_memory(1, each, memory.available())
         made = fleet.prepare(options.Options(HOME, HOME / "up", engine=kind), Progress(Console()))
         spec = KINDS[kind].replica(
             name=name,
@@ -203,11 +230,23 @@ def replicas(engine_pool: Pool) -> tuple[Replica, ...]:
     return engine_pool.of("a", "b")
 
 
+@pytest.fixture(scope="session")
+def adapters(small_model_folder: Path) -> None:
+    """The adapters that `e` and `f` serve."""
+    for seed, folder in enumerate(LORA_FOLDERS.values()):
+        make_adapter(small_model_folder, folder, seed)
+
+
 @pytest.fixture
-def lora_replica(engine_pool: Pool, small_model_folder: Path) -> Replica:
+def lora_replica(engine_pool: Pool, adapters: None) -> Replica:
     """vLLM's `e`, which serves a LoRA adapter beside the model, as `replicas`."""
-    make_adapter(small_model_folder, LORA_FOLDER)
     return engine_pool.of("e")[0]
+
+
+@pytest.fixture
+def lora_replicas(engine_pool: Pool, adapters: None) -> tuple[Replica, ...]:
+    """vLLM's `e`, and SGLang's `f`, which serves its adapter too, and another, as `replicas`."""
+    return engine_pool.of("e", "f")
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from safetensors.numpy import save_file
 RANK = 4
 
 
-def make_adapter(model: Path, folder: Path) -> None:
+def make_adapter(model: Path, folder: Path, seed: int = 0) -> None:
     """Write one for the Llama-like model in `model`, in PEFT's format: queries and values of all layers."""
     config = json.loads((model / "config.json").read_text())
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     outs = {"q_proj": hidden, "v_proj": hidden // heads * config["num_key_value_heads"]}
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     tensors = {}
     for layer in range(config["num_hidden_layers"]):
         for name, out in outs.items():

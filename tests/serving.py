@@ -1,7 +1,6 @@
 """The gateway as a process of its own, for tests."""
 
 import contextlib
-import socket
 import ssl
 import subprocess
 import sys
@@ -12,6 +11,8 @@ from dataclasses import dataclass, field
 
 import httpx2
 import pytest
+
+from tests.ports import free_port
 
 
 @dataclass
@@ -46,12 +47,6 @@ def serving(
         finally:
             process.kill()
             reader.join()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait(served: Serving) -> None:

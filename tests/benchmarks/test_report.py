@@ -77,3 +77,17 @@ def test_the_result_tells_the_machine_but_not_its_name(report: Report, tmp_path:
     assert machine["memory_gib"] > 0
     assert platform.node() not in text
     assert str(tmp_path) not in text
+
+
+def test_a_part_is_kept_elsewhere_and_says_nothing_of_the_rest(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.report.PARTS", tmp_path / "parts")
+    monkeypatch.setattr("benchmarks.report.RESULTS", tmp_path / "results")
+    part = Report("x", partial=True, goals=tmp_path)
+    part.add("fast", 1.5, "µs")
+    status, text = finish(part)
+    assert status == 0
+    assert "slow" not in text
+    assert (tmp_path / "parts" / "x.json").exists()
+    assert not (tmp_path / "results").exists()

@@ -12,10 +12,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from cache.sizes import parse_size
 from engine_adapters.commands import app
 from engine_adapters.flags import Endpoints
 from engine_adapters.sglang.flags import watched
-from engine_adapters.sizes import parse_size
 from gateway.settings import load_settings
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from openai import AsyncOpenAI
 
-from tests.engines import MODEL, Replica
+from tests.engines import LORA, MODEL, OTHER_LORA, Replica
 from tests.serving import Serving, serving
 
 pytestmark = pytest.mark.engine
@@ -278,6 +278,39 @@ async def test_a_chat_whose_replica_dies_goes_on_with_the_other_engine(
     again = await mixed.say([*messages, assistant(second.text), user("And?")])
     assert again.replica == second.replica
     assert sum(again.predicted.values()) == again.cached > 8 * PAGE
+
+
+async def test_adapters_a_salt_and_the_base_share_nothing_in_sglang(
+    lora_replicas: Replicas, tmp_path: Path
+) -> None:
+    *_, sglang = lora_replicas
+    sglang.reset_cache()
+    messages = [user("Tell me about the ferries of old harbours. " * 30)]
+    async with talking((sglang,), tmp_path) as talk:
+        for fields in ({"model": LORA}, {"model": OTHER_LORA}, {"cache_salt": LORA}, {}):
+            first = await talk.say(messages, **fields)
+            assert sum(first.predicted.values()) == first.cached == 0, fields
+            again = await talk.say(messages, **fields)
+            assert sum(again.predicted.values()) == again.cached > 8 * PAGE, fields
+
+
+async def test_an_adapters_follow_ups_go_to_the_engine_that_holds_them(
+    lora_replicas: Replicas, tmp_path: Path
+) -> None:
+    for replica in lora_replicas:
+        replica.reset_cache()
+    histories = [[user(f"Tell me something about {topic}. " * 30)] for topic in TOPICS[:2]]
+    async with talking(lora_replicas, tmp_path) as talk:
+        firsts = await asyncio.gather(*(talk.say(messages, model=LORA) for messages in histories))
+        assert {first.replica for first in firsts} == {"e", "f"}, "new conversations spread"
+        for messages, first in zip(histories, firsts, strict=True):
+            messages += [assistant(first.text), user("And more?")]
+            for fields in ({"model": OTHER_LORA}, {}):
+                other = await talk.say(messages, **fields)
+                assert sum(other.predicted.values()) == other.cached <= PAGE  # of the system's own prompt
+            again = await talk.say(messages, model=LORA)
+            assert again.replica == first.replica
+            assert sum(again.predicted.values()) == again.cached > 8 * PAGE
 
 
 def running(replicas: Replicas) -> int:

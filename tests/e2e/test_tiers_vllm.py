@@ -2,18 +2,27 @@
 
 import contextlib
 import errno
-import os
 import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from pathlib import Path
 
 import httpx2
 import pytest
 
-from tests.e2e.tiered import BLOCK, PAGE_BYTES, THRESHOLD, Answer, Tiered, crew_of, prompt, until
-from tests.engines import MODEL, Pool
+from tests.e2e.tiered import (
+    BLOCK,
+    PAGE_BYTES,
+    THRESHOLD,
+    Answer,
+    Tiered,
+    changed_rows,
+    crew_of,
+    flip,
+    prompt,
+    until,
+)
+from tests.engines import MODEL, Pool, ready
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -27,11 +36,8 @@ def engine(engine_pool: Pool) -> Iterator[Tiered]:
         tiers = {"host": "512MiB", "ssd": {"path": str(folder / "ssd"), "cap": "1GiB", "free_floor": 0}}
         environment = {"HPKV_CACHE__LOAD_S": str(LOAD_SECONDS)}
         started = Tiered("tiers", folder, crew, tiers, environment=environment)
-        try:
-            started.wait_ready()
+        with ready(started):
             yield started
-        finally:
-            started.end()
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +88,6 @@ def test_text_after_a_hit_in_gpu_host_and_ssd(engine: Tiered, cold: list[Answer]
 
 def test_text_after_a_restart(engine: Tiered, cold: list[Answer]) -> None:
     engine.restart()
-    engine.learn()
     check([engine.complete(tokens) for tokens in PROMPTS], cold)
     assert engine.metrics().loaded() == (0, 20 * 8 * BLOCK, 0)
 
@@ -170,29 +175,13 @@ def test_a_flipped_bit(engine: Tiered) -> None:
     tokens = prompt(340, 8 * BLOCK + 1)
     first = engine.complete(tokens)
     engine.settled()
-    flip(engine.ssd / "00/pages", changed_rows(before, table.read_bytes())[4])
+    flip(engine.ssd / "00/pages", changed_rows(before, table.read_bytes())[4], PAGE_BYTES)
     engine.forget(host=True)
     damaged = engine.metrics().get("hpkv_damaged_pages", tier="ssd")
     again = engine.complete(tokens)
     assert again.tokens == first.tokens
     assert again.cached < 8 * BLOCK
     assert engine.metrics().get("hpkv_damaged_pages", tier="ssd") == damaged + 1
-
-
-def changed_rows(before: bytes, after: bytes) -> list[int]:
-    """Slots whose entries in the table are new."""
-    rows = range(4096, len(after), 128)
-    return [(at - 4096) // 128 for at in rows if before[at : at + 128] != after[at : at + 128]]
-
-
-def flip(pages: Path, slot: int) -> None:
-    with pages.open("r+b") as file:
-        file.seek(slot * (4096 + PAGE_BYTES) + 4096 + 1000)
-        byte = file.read(1)[0]
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte ^ 1]))
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def test_requests_aborted_at_random_moments_give_everything_back(engine: Tiered, cold: list[Answer]) -> None:
@@ -216,6 +205,23 @@ def test_requests_aborted_at_random_moments_give_everything_back(engine: Tiered,
     check([engine.complete(tokens) for tokens in PROMPTS[:3]], cold[:3])
 
 
+def test_running_requests_survive_a_reset(engine: Tiered) -> None:
+    """vLLM preempts them between two steps, and in the next they find their pages in `host`."""
+    tokens = prompt(450, 6 * BLOCK + 1)
+    first = engine.complete(tokens, most=40)
+    engine.settled()
+    resets = 0
+    with ThreadPoolExecutor(1) as client:
+        asked = client.submit(engine.complete, tokens, 40)
+        while not asked.done():
+            time.sleep(0.1)
+            answer = engine.client.post("/reset_prefix_cache", params={"reset_running_requests": "true"})
+            resets += answer.status_code == 200  # refused while a copy is under way
+        assert asked.result().tokens == first.tokens
+    assert resets
+    until(lambda: engine.metrics().held == (0, 0, 0))
+
+
 def test_killed_while_storing(engine: Tiered) -> None:
     prompts = [prompt(500 + number, 8 * BLOCK + 1) for number in range(6)]
     engine.disturb(write_seconds=0.1)
@@ -233,7 +239,6 @@ def test_killed_while_storing(engine: Tiered) -> None:
     engine.disturb()
     engine.start()
     engine.wait_ready()
-    engine.learn()
     fresh = [engine.complete(tokens, cache_salt=f"fresh {n}") for n, tokens in enumerate(prompts)]
     again = [engine.complete(tokens) for tokens in prompts]
     assert [answer.tokens for answer in again] == [answer.tokens for answer in fresh]

@@ -1,16 +1,14 @@
 """A vLLM engine whose `gpu` and `host` tiers are far too small, under load."""
 
-import random
 import signal
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.load import many_turns
 from tests.e2e.tiered import BLOCK, FLAGS, PAGE_BYTES, Tiered, crew_of, prompt, until
-from tests.engines import Pool
+from tests.engines import Pool, ready
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 
@@ -27,11 +25,8 @@ def engine(engine_pool: Pool) -> Iterator[Tiered]:
             "ssd": {"path": str(folder / "ssd"), "cap": SSD_PAGES * (PAGE_BYTES + 4096), "free_floor": 0},
         }
         started = Tiered("load", folder, crew, tiers, flags=(*FLAGS[:-1], "--num-gpu-blocks-override=40"))
-        try:
-            started.wait_ready()
+        with ready(started):
             yield started
-        finally:
-            started.end()
 
 
 def test_a_host_tier_full_of_leased_pages_drops_stores(engine: Tiered) -> None:
@@ -52,32 +47,9 @@ def test_a_host_tier_full_of_leased_pages_drops_stores(engine: Tiered) -> None:
 
 @pytest.mark.parametrize("seconds", [60.0, pytest.param(600.0, marks=pytest.mark.soak)])
 def test_many_turns(engine: Tiered, seconds: float) -> None:
-    end = time.monotonic() + seconds
-
-    def chat(number: int) -> int:
-        """Chats of three turns, half of them beginning alike, some of them abandoned."""
-        chance, turns = random.Random(number), 0
-        while time.monotonic() < end:
-            tokens = prompt(chance.randrange(6) if turns % 2 else 1000 * number + turns, 4 * BLOCK)
-            for _ in range(3):
-                answer = engine.complete(tokens, most=16)
-                tokens = [*tokens, *answer.tokens, *prompt(chance.randrange(1 << 30), 3 * BLOCK)]
-                turns += 1
-        return turns
-
-    resident = []
-    with ThreadPoolExecutor(4) as clients:
-        chats = [clients.submit(chat, number) for number in range(4)]
-        while not all(one.done() for one in chats):
-            time.sleep(1)
-            if time.monotonic() > end - seconds * 2 / 3:
-                resident.append(engine.resident())
-        failures = [one.exception() for one in chats if one.exception()]
-    assert not failures
-    assert sum(one.result() for one in chats) >= seconds / 10
-    third = max(len(resident) // 4, 1)
-    grown = sorted(resident[-third:])[third // 2] - sorted(resident[:third])[third // 2]
-    assert grown < 48 * MIB, f"memory grew by {grown / MIB:.0f} MiB"
+    load = many_turns(engine, seconds, alike=6)
+    assert load.turns >= seconds / 10
+    assert load.grown < 48 * MIB, f"memory grew by {load.grown / MIB:.0f} MiB"
 
     until(lambda: engine.metrics().held == (0, 0, 0))
     metrics = engine.settled()

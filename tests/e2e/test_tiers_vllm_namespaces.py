@@ -1,24 +1,22 @@
 """Replicas that share storage share pages only if their pages mean the same. SmolLM2 on CPU."""
 
-import json
 import shutil
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 
 from engine_adapters.up.crew import Crew
 from tests.e2e.tiered import BLOCK, FLAGS, Answer, Tiered, crew_of, prompt, until
-from tests.engines import HOME, MODEL, Pool
+from tests.engines import HOME, MODEL, Pool, ready
+from tests.lora import make_adapter
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 PROMPTS = [prompt(700 + number, 6 * BLOCK + 1 + number) for number in range(20)]
 SALTED = prompt(750, 6 * BLOCK + 1)
-HIDDEN, LAYERS, RANK = 576, 30, 8
+LORAS = ("pirate", "poet")
 
 
 class Place(NamedTuple):
@@ -51,22 +49,43 @@ def place(engine_pool: Pool) -> Iterator[Place]:
         yield Place(crew, folder, cold, salted)
 
 
-def test_an_equal_replica_reads_them(place: Place) -> None:
-    second = place.replica("second")
-    try:
-        second.wait_ready()
-        second.learn()
+@pytest.fixture(scope="class")
+def second(place: Place) -> Iterator[Tiered]:
+    """It serves LoRAs beside the model, which changes nothing for the model."""
+    modules = []
+    for seed, name in enumerate(LORAS):
+        make_adapter(HOME / "models" / MODEL, place.folder / name, seed)
+        modules.append(f"{name}={place.folder / name}")
+    flags = (*FLAGS, "--enable-lora", "--max-lora-rank=8", "--lora-modules", *modules)
+    replica = place.replica("second", flags=flags)
+    with ready(replica):
+        yield replica
+
+
+class TestAnEqualReplica:
+    def test_it_reads_them(self, place: Place, second: Tiered) -> None:
         answers = [second.complete(tokens) for tokens in PROMPTS]
         assert [answer.tokens for answer in answers] == [answer.tokens for answer in place.cold]
         assert {answer.cached for answer in answers} == {6 * BLOCK}
         assert second.metrics().loaded() == (0, 0, 20 * 6 * BLOCK)
 
+    def test_salts_stay_apart(self, place: Place, second: Tiered) -> None:
         assert second.complete(SALTED).cached == 0
         assert second.complete(SALTED, cache_salt="tenant b").cached == 0
         again = second.complete(SALTED, cache_salt="tenant a")
         assert (again.tokens, again.cached) == (place.salted.tokens, 6 * BLOCK)
-    finally:
-        second.end()
+
+    def test_loras_read_nothing_of_each_other(self, second: Tiered) -> None:
+        tokens = PROMPTS[0]
+        for name in LORAS:
+            second.complete(prompt(760, BLOCK), model=name)  # by now its weights are being read
+        first = [second.complete(tokens, model=name) for name in LORAS]
+        assert [answer.cached for answer in first] == [0, 0]
+        second.settled()
+        second.forget(host=True)
+        again = [second.complete(tokens, model=name) for name in LORAS]
+        assert [answer.tokens for answer in again] == [answer.tokens for answer in first]
+        assert [answer.cached for answer in again] == [6 * BLOCK] * 2
 
 
 def test_another_dtype_reads_nothing(place: Place) -> None:
@@ -79,40 +98,13 @@ def test_other_weights_read_nothing(place: Place) -> None:
 
 def cached_on(place: Place, name: str, **how: object) -> list[int]:
     replica = place.replica(name, **how)
-    try:
-        replica.wait_ready()
-        replica.learn()
+    with ready(replica):
         first = [replica.complete(tokens) for tokens in PROMPTS[:3]]
         replica.settled()
         replica.forget(host=True)
         again = [replica.complete(tokens) for tokens in PROMPTS[:3]]
         assert [answer.cached for answer in again] == [6 * BLOCK] * 3, "it reads its own"
         return [answer.cached for answer in first]
-    finally:
-        replica.end()
-
-
-def test_loras_read_nothing_of_each_other(place: Place) -> None:
-    loras = [adapter(place.folder / name, seed) for seed, name in enumerate(("pirate", "poet"))]
-    modules = [f"{path.name}={path}" for path in loras]
-    flags = (*FLAGS, "--enable-lora", f"--max-lora-rank={RANK}", "--lora-modules", *modules)
-    replica = place.replica("loras", flags=flags)
-    try:
-        replica.wait_ready()
-        replica.learn()
-        tokens = PROMPTS[0]
-        assert replica.complete(tokens).cached == 6 * BLOCK, "without a LoRA it is an equal replica"
-        for lora in loras:
-            replica.complete(prompt(760, BLOCK), model=lora.name)  # by now its weights are being read
-        first = [replica.complete(tokens, model=lora.name) for lora in loras]
-        assert [answer.cached for answer in first] == [0, 0]
-        replica.settled()
-        replica.forget(host=True)
-        again = [replica.complete(tokens, model=lora.name) for lora in loras]
-        assert [answer.tokens for answer in again] == [answer.tokens for answer in first]
-        assert [answer.cached for answer in again] == [6 * BLOCK] * 2
-    finally:
-        replica.end()
 
 
 def other_weights(folder: Path) -> Path:
@@ -124,35 +116,3 @@ def other_weights(folder: Path) -> Path:
     raw[-2] ^= 1
     weights.write_bytes(raw)
     return changed
-
-
-def adapter(folder: Path, seed: int) -> Path:
-    """A small random LoRA."""
-    folder.mkdir()
-    chance = np.random.default_rng(seed)
-    tensors = {}
-    for layer in range(LAYERS):
-        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
-        for part, shape in (("lora_A", (RANK, HIDDEN)), ("lora_B", (HIDDEN, RANK))):
-            tensors[f"{name}.{part}.weight"] = chance.normal(0, 0.05, shape).astype(np.float32)
-    write_safetensors(folder / "adapter_model.safetensors", tensors)
-    settings = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "r": RANK,
-        "lora_alpha": RANK,
-        "target_modules": ["q_proj"],
-        "bias": "none",
-        "base_model_name_or_path": MODEL,
-    }
-    (folder / "adapter_config.json").write_text(json.dumps(settings))
-    return folder
-
-
-def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    head, at = {}, 0
-    for name, tensor in tensors.items():
-        head[name] = {"dtype": "F32", "shape": tensor.shape, "data_offsets": (at, at + tensor.nbytes)}
-        at += tensor.nbytes
-    raw = json.dumps(head).encode()
-    path.write_bytes(struct.pack("<Q", len(raw)) + raw + b"".join(t.tobytes() for t in tensors.values()))

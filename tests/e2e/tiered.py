@@ -8,19 +8,22 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx2
 from rich.console import Console
 
+from engine_adapters import memory
 from engine_adapters.settings import Tiers
 from engine_adapters.up import fleet, machine, options
 from engine_adapters.up.crew import Crew
 from engine_adapters.up.progress import Progress
 from engine_adapters.up.state import Folder
-from engine_adapters.vllm import cpu
-from tests.engines import HOME, MODEL, Pool, Replica, free_port
+from engine_adapters.vllm import cpu, launch
+from tests.engines import HOME, MODEL, Pool, Replica
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 BLOCK = 32
@@ -50,15 +53,20 @@ class Tiered(Replica):
         flags: tuple[str, ...] = FLAGS,
         model: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        bind: str | None = None,
+        page_tokens: int | None = None,
     ) -> None:
+        """`bind` says which cores each rank takes, as vLLM reads it; else the last one is taken."""
         self.faults = folder / f"{name}.faults"
         self.disturb()
+        self._page_tokens = page_tokens
         self.ssd = Path(tiers["ssd"]["path"]) if "ssd" in tiers else folder
         self._environment = {
             "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))),
             "XDG_CACHE_HOME": str(folder / "caches"),
             "VLLM_HPKV_TOKEN_THRESHOLD": str(THRESHOLD),
             "HPKV_TEST_FAULTS": str(self.faults),
+            **({"VLLM_CPU_OMP_THREADS_BIND": bind} if bind else {}),
             **(environment or {}),
         }
         spec = cpu.CpuReplica(
@@ -67,11 +75,13 @@ class Tiered(Replica):
             served_name=MODEL,
             port=free_port(),
             sockets=crew.sockets,
-            cores=(max(os.sched_getaffinity(0)),),  # threads that wait for each other suffer from neighbours
+            # threads that wait for each other suffer from neighbours
+            cores=() if bind else (max(os.sched_getaffinity(0)),),
             tiers=Tiers.model_validate(tiers),
             extra=flags,
         )
         made = fleet.prepare(options.Options(HOME, HOME / "up"), Progress(Console()))
+        self.agent = spec.agent
         one_each = httpx2.Limits(max_keepalive_connections=0)  # a restart breaks what is kept alive
         self.client = httpx2.Client(base_url=spec.url, timeout=180, limits=one_each)
         super().__init__("vllm", spec, made["vllm"].script("vllm"), crew)
@@ -81,33 +91,17 @@ class Tiered(Replica):
         base = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", **self._environment}
         command = [
             part.replace('"engine_adapters.vllm.inside.connector"', '"tests.e2e.faulty"')
-            for part in cpu.command(self._spec, self._executable, base)
+            for part in launch.command(self._launch(), self._executable, cpu.environment(self._spec, base))
         ]
         self._child = self._crew.start(self.name, command, cpu.environment(self._spec, base))
+
+    def _launch(self) -> launch.Launch:
+        return replace(self._spec.launch(), page_tokens=self._page_tokens)
 
     def end(self) -> None:
         """End it for good."""
         self.kill()
         self.client.close()
-
-    def signal(self, number: int) -> None:
-        """Send a signal to its front end."""
-        self._child.process.send_signal(number)
-
-    @property
-    def running(self) -> bool:
-        """Whether its front end lives."""
-        return self._child.running
-
-    def resident(self) -> int:
-        """Bytes of memory of its own that all of its processes hold; shared memory doesn't count."""
-        total = 0
-        for status in Path("/proc").glob("[0-9]*/status"):
-            with contextlib.suppress(OSError):
-                if os.getpgid(int(status.parent.name)) == self._child.process.pid:
-                    found = re.search(r"RssAnon:\s+(\d+) kB", status.read_text())
-                    total += int(found[1]) << 10 if found else 0
-        return total
 
     def disturb(self, **faults: float) -> None:
         """Set all faults of its disk: see `tests.e2e.faulty`."""
@@ -131,12 +125,6 @@ class Tiered(Replica):
         told, usage = answer.json()["choices"][0], answer.json()["usage"]
         cached = (usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0
         return Answer(told["text"], told["token_ids"], usage["prompt_tokens"], cached)
-
-    def learn(self) -> None:
-        """Let it see how fast it computes prompts: what it believes at first suits a GPU."""
-        salt = f"learn {time.monotonic_ns()}"  # computed, though an earlier engine has stored the same
-        for number in range(8):
-            self.complete(prompt(10_000 + number, 3 * BLOCK), most=1, cache_salt=salt)
 
     def forget(self, *, host: bool = False) -> None:
         """Empty `gpu`, and `host` too if asked for."""
@@ -173,13 +161,17 @@ class Metrics:
 
     @property
     def counted(self) -> list[float]:
-        names = ("hpkv_stored_tokens", "hpkv_read_tokens", "hpkv_open_leases", "hpkv_held_pages")
-        return [self.get(name) for name in names]
+        tokens = ("hpkv_loaded_tokens", "hpkv_stored_tokens", "hpkv_read_tokens")
+        return [self.get(name) for name in (*tokens, "hpkv_open_leases", "hpkv_held_pages")]
 
     def get(self, name: str, **labels: str) -> float:
         return sum(
             value for found, has, value in self._values if found == name and labels.items() <= has.items()
         )
+
+    def not_stored(self, tier: str) -> float:
+        """Pages that a tier didn't take."""
+        return sum(self.get(f"hpkv_{how}_pages", tier=tier) for how in ("dropped", "failed"))
 
     @property
     def held(self) -> tuple[float, float, float]:
@@ -205,7 +197,7 @@ def crew_of(name: str, pool: Pool) -> Iterator[tuple[Crew, Path]]:
     folder = Folder(HOME / "test-engines" / f"{name}-{os.getpid()}")
     folder.path.mkdir(parents=True)
     pool.end()
-    machine.require_memory(1, fleet.ENGINE_MEMORY + 2 * machine.GIB, machine.available_memory())
+    machine.require_memory(1, fleet.ENGINE_MEMORY + 2 * machine.GIB, memory.available())
     crew = Crew(folder, "")
     try:
         yield crew, folder.path
@@ -227,3 +219,20 @@ def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it didn't happen in time"
         time.sleep(0.1)
+
+
+def changed_rows(before: bytes, after: bytes) -> list[int]:
+    """Slots of an ssd folder whose entries in its table are new."""
+    rows = range(4096, len(after), 128)
+    return [(at - 4096) // 128 for at in rows if before[at : at + 128] != after[at : at + 128]]
+
+
+def flip(pages: Path, slot: int, page_bytes: int) -> None:
+    """Change one bit of a page on disk."""
+    with pages.open("r+b") as file:
+        file.seek(slot * (4096 + page_bytes) + 4096 + 1000)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+        file.flush()
+        os.fsync(file.fileno())

@@ -45,9 +45,12 @@ class KvEventPublisher:
 
     def publish(self, events: list[Event]) -> None:
         """Send one batch. A muted publisher loses it without a trace."""
+        self.publish_payload(msgspec.msgpack.encode([time.time(), events, self.rank]))
+
+    def publish_payload(self, payload: bytes) -> None:
+        """Send one batch as it is encoded already."""
         if self.muted:
             return
-        payload = msgspec.msgpack.encode([time.time(), events, self.rank])
         with self._lock:
             self._buffer.append((self.sequence, payload))
             if self._withheld:

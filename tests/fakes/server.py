@@ -11,6 +11,8 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from tests.ports import free_port
+
 # SO_LINGER with a time of zero: closing sends a reset, as a killed process with unread data does.
 RESET = struct.pack("ii", 1, 0)
 
@@ -24,12 +26,11 @@ class ThreadedServer:
         self._thread: threading.Thread | None = None
         self._thawed = threading.Event()
         self._thawed.set()
-        with _listener(0) as probe:
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
 
     def start(self) -> None:
         """Listen and serve; returns when connections are accepted."""
-        listener = _listener(self.port)
+        listener = socket.create_server(("127.0.0.1", self.port), backlog=1024)
         config = uvicorn.Config(
             self._app, http=self._protocol(), lifespan="off", log_config=None, access_log=False
         )
@@ -110,11 +111,3 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._started.set()
-
-
-def _listener(port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", port))
-    listener.listen(1024)
-    return listener

@@ -28,9 +28,10 @@ class FakeSglang(FakeEngine):
         }
         if request.path in own:
             return own[request.path]()
-        # It doesn't tokenize for others: it knows no template options to compare.
-        if request.path in ("/health", "/metrics", "/tokenize") or request.path.endswith("/render"):
+        if request.path in ("/health", "/metrics") or request.path.endswith("/render"):
             return JSONResponse({"detail": "Not Found"}, 404)
+        if request.path == "/tokenize":  # it knows no template options to compare, and says so once for all
+            return JSONResponse({"detail": "Not Implemented"}, 501)
         try:
             answer = await super()._answer(self._by_lora_path(request))
         except RequestError as error:
@@ -54,7 +55,8 @@ class FakeSglang(FakeEngine):
             {"id": name, "root": f"/adapters/{name}", "parent": self.model, "max_model_len": None}
             for name in self.loras
         ]
-        return JSONResponse({"object": "list", "data": [base, *adapters]})
+        cards = [{"owned_by": "sglang", **card} for card in (base, *adapters)]
+        return JSONResponse({"object": "list", "data": cards})
 
     def _load(self) -> dict[str, Any]:
         usage = len(self.cache) / self.cache.num_blocks
