@@ -6,10 +6,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from benchmarks.servers import HOME, ServerFailed, free_port
+from engine_adapters import memory
 from engine_adapters.replica import LocalReplica
 from engine_adapters.up import fleet, http, machine, options, small_model
 from engine_adapters.up.crew import Crew
@@ -19,19 +21,25 @@ from engine_adapters.up.progress import Progress
 from engine_adapters.up.state import Folder
 
 MODEL = small_model.NAME
+ROOT = Path(__file__).parents[1]
 READY_S = 300.0
 
 
 @contextmanager
-def running_replicas(count: int, engine: str = "vllm") -> Iterator[list[LocalReplica]]:
+def running_replicas(
+    count: int, engine: str = "vllm", *, shares: int | None = None, **wanted: Any
+) -> Iterator[list[LocalReplica]]:
     """`count` replicas of this kind, ready; what they need is made where it is missing.
+
+    Each computes on its share of the cores, one of `shares` (default: of `count`). `wanted` is what they have
+    beside a name, a model, a port and cores: `tiers`, `extra` flags and so on.
 
     Raises:
         UpError: this machine cannot run them.
         ServerFailed: one did not come up.
     """
     each = fleet.ENGINE_MEMORY + machine.GIB + options.SMALL_MODEL_BYTES
-    machine.require_memory(count, each, machine.available_memory())
+    machine.require_memory(count, each, memory.available())
     kind = KINDS[engine]
     made = fleet.prepare(options.Options(HOME, HOME / "up", engine=engine), Progress(Console(stderr=True)))
     executable = made[engine].script(kind.program)
@@ -39,13 +47,15 @@ def running_replicas(count: int, engine: str = "vllm") -> Iterator[list[LocalRep
     folder.path.mkdir(parents=True)
     crew = Crew(folder, "")
     try:
-        shares = machine.core_shares(os.sched_getaffinity(0), count)
-        specs = [_spec(kind, crew.sockets, "abcdefgh"[i], share) for i, share in enumerate(shares)]
+        cores = machine.core_shares(os.sched_getaffinity(0), shares or count)[:count]
+        specs = [_spec(kind, crew.sockets, "abcdefgh"[i], share, wanted) for i, share in enumerate(cores)]
+        # Tiers run this very code inside the engine; VLLM_SERVER_DEV_MODE adds /reset_prefix_cache.
+        environ = {**os.environ, "PYTHONPATH": str(ROOT), "VLLM_SERVER_DEV_MODE": "1"}
         children = [
             crew.start(
                 spec.name,
-                kind.command(spec, executable, os.environ),
-                kind.environment(spec, os.environ),
+                kind.command(spec, executable, environ),
+                kind.environment(spec, environ),
             )
             for spec in specs
         ]
@@ -57,9 +67,11 @@ def running_replicas(count: int, engine: str = "vllm") -> Iterator[list[LocalRep
         shutil.rmtree(folder.path)
 
 
-def _spec(kind: Kind, sockets: Path, name: str, cores: tuple[int, ...]) -> LocalReplica:
+def _spec(
+    kind: Kind, sockets: Path, name: str, cores: tuple[int, ...], wanted: dict[str, Any]
+) -> LocalReplica:
     model = str(HOME / "models" / MODEL)
-    return kind.replica(name, model, MODEL, free_port(), sockets, cores)
+    return kind.replica(name, model, MODEL, free_port(), sockets, cores, **wanted)
 
 
 def _await(ready: str, child: Child) -> None:

@@ -1,7 +1,6 @@
 """`python -m benchmarks.main [--only NAME] [--engine NAME] [--profile]`: the table, or a profile instead."""
 
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Annotated
 
@@ -10,8 +9,8 @@ import typer
 from benchmarks.main import fifth_turn, memory, requests, second_turn, streams, tokenized
 from benchmarks.main.profile import LOADS
 from benchmarks.main.profile import profile as run_profile
-from benchmarks.report import RESULTS, Report
-from benchmarks.servers import HOME, ServerFailed
+from benchmarks.report import Report
+from benchmarks.servers import ServerFailed
 from engine_adapters.up.errors import UpError
 
 SCENARIOS: dict[str, ModuleType] = {
@@ -40,20 +39,17 @@ def main(
         return
     if engine != "vllm":
         sys.exit(_on(engine))
-    # A part of the figures is no result of the benchmark: it is shown, and kept elsewhere.
-    results: Path = HOME / "bench-results" if only else RESULTS
-    report = Report("main", results=results)
+    report = Report("main", partial=bool(only))
     for name in only or SCENARIOS:
         try:
             SCENARIOS[name].measure(report)
         except (ServerFailed, UpError) as error:  # the others' figures took minutes, too
             report.note(f"{name}: not measured: {error}")
-    status = report.finish()
-    sys.exit(0 if only else status)
+    sys.exit(report.finish())
 
 
 def _on(engine: str) -> int:
-    report = Report(f"main-{engine}", results=RESULTS)
+    report = Report(f"main-{engine}")
     try:
         second_turn.measure(report, engine)
     except (ServerFailed, UpError) as error:

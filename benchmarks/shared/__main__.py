@@ -24,7 +24,7 @@ def main(
     / "bench-shared",
     only: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(PARTS)}.")] = None,
 ) -> None:
-    report = Report("shared")
+    report = Report("shared", partial=bool(only))
     if folder.exists():
         raise typer.BadParameter(f"{folder} exists; name a new folder")
     folder.mkdir(parents=True)

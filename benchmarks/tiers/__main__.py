@@ -19,7 +19,7 @@ def main(
     / "bench-tiers",
     only: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(PARTS)}.")] = None,
 ) -> None:
-    report = Report("tiers")
+    report = Report("tiers", partial=bool(only))
     if folder.exists():
         raise typer.BadParameter(f"{folder} exists; name a new folder")
     folder.mkdir(parents=True)

@@ -16,8 +16,7 @@ from engine_adapters.up.crew import Crew
 
 ROUNDS = 7
 PAIRS = 11
-DECODE_PAIRS = 5
-DECODE_TOKENS = 250
+DECODE_TOKENS = 100
 OWN_ID = "bench-own-tiering"
 PARTS = ("cold", "decode", "hits", "shared")
 
@@ -26,10 +25,10 @@ def main(
     folder: Annotated[Path, typer.Option(help="On the disk to measure; made and removed.")] = HOME
     / "bench-vllm",
     rounds: Annotated[int, typer.Option(help="Repeats of each hit.")] = ROUNDS,
-    pairs: Annotated[int, typer.Option(help="Pairs of cold prompts.")] = PAIRS,
+    pairs: Annotated[int, typer.Option(help="Pairs of cold prompts, and of decoded answers.")] = PAIRS,
     only: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(PARTS)}.")] = None,
 ) -> None:
-    report, wanted = Report("vllm"), set(only or PARTS)
+    report, wanted = Report("vllm", partial=bool(only)), set(only or PARTS)
     if not drop_caches():
         report.note("the page cache could not be dropped: reads may have come from memory")
     with place(folder) as crew:
@@ -38,7 +37,7 @@ def main(
             if "cold" in wanted:
                 cold(report, ours, off, pairs)
             if "decode" in wanted:
-                decode(report, ours, off)
+                decode(report, ours, off, pairs)
             ours.end()
             off.end()
         if "hits" in wanted:
@@ -89,7 +88,7 @@ def cold(report: Report, ours: Engine, off: Engine, pairs: int) -> None:
     for number in range(pairs):
         for engine in (ours, off) if number % 2 else (off, ours):
             times[engine].append(engine.ttft(next(asked), cached=0))
-            ours.settle()
+            engine.settle()
     ratio = paired_ratios(times[ours], times[off])
     report.add("cold TTFT, tiers on / off", ratio.median, spread=ratio.spread)
     for engine, name in ((ours, "on"), (off, "off")):
@@ -97,14 +96,16 @@ def cold(report: Report, ours: Engine, off: Engine, pairs: int) -> None:
         report.add(f"cold TTFT, tiers {name}", 1e3 * seconds.median, "ms", spread=_ms(seconds.spread))
 
 
-def decode(report: Report, ours: Engine, off: Engine) -> None:
+def decode(report: Report, ours: Engine, off: Engine, pairs: int) -> None:
     """One answer beside a stream of prompts, whose pages are stored all the while."""
     asked = prompts(2, tokens=500)
     rates: dict[Engine, list[float]] = {ours: [], off: []}
-    for number in range(DECODE_PAIRS):
+    for engine in (ours, off):
+        engine.decode_rate(asked, DECODE_TOKENS)  # the first one warms the engine up
+    for number in range(pairs):
         for engine in (ours, off) if number % 2 else (off, ours):
             rates[engine].append(engine.decode_rate(asked, DECODE_TOKENS))
-            ours.settle()
+            engine.settle()
     ratio = paired_ratios(rates[ours], rates[off])
     name = "decode throughput beside a stream of prompts, tiers"
     report.add(f"{name} on / off", ratio.median, spread=ratio.spread)

@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from benchmarks.servers import HOME, ServerFailed, free_port
 from engine_adapters.settings import Tiers
 from engine_adapters.up import fleet, http, options, processes, small_model
 from engine_adapters.up.crew import Crew
+from engine_adapters.up.interrupts import Interrupts
 from engine_adapters.up.progress import Progress
-from engine_adapters.up.state import Folder
+from engine_adapters.up.state import Folder, down
 from engine_adapters.vllm import cpu
 
 MODEL = small_model.NAME
@@ -90,23 +92,26 @@ class Engine:
     def decode_rate(self, prompts: Iterator[list[int]], tokens: int) -> float:
         """Tokens/s of one stream beside another client's prompts, each answered with one token."""
         over = threading.Event()
-
-        def ask() -> None:
-            with httpx2.Client(base_url=self._client.base_url, timeout=300) as other:
-                while not over.is_set():
-                    body = {"model": MODEL, "prompt": next(prompts), "max_tokens": 1}
-                    other.post("/v1/completions", json=body).raise_for_status()
-
-        beside = threading.Thread(target=ask)
-        with self._stream(next(prompts)[:BLOCK], tokens) as lines:
+        with ThreadPoolExecutor(1) as client, self._stream(next(prompts)[:BLOCK], tokens) as lines:
             next(lines)
-            beside.start()
+            beside = client.submit(self._ask_until, over, prompts)
             begun = time.perf_counter()
-            count = sum('"text"' in line for line in lines)
-            rate = count / (time.perf_counter() - begun)
-        over.set()
-        beside.join()
-        return rate
+            try:
+                for _ in lines:
+                    pass
+                seconds = time.perf_counter() - begun
+            finally:
+                over.set()
+            beside.result()
+        return (tokens - 1) / seconds
+
+    def _ask_until(self, over: threading.Event, prompts: Iterator[list[int]]) -> None:
+        with httpx2.Client(base_url=self._client.base_url, timeout=300) as other:
+            while not over.is_set():
+                body = {"model": MODEL, "prompt": next(prompts), "max_tokens": 1}
+                answer = other.post("/v1/completions", json=body)
+                if answer.is_error:
+                    raise ServerFailed(f"{self.name}: {answer.text}. Its log ends:\n{self._child.log_end()}")
 
     def end(self) -> None:
         """End it."""
@@ -145,15 +150,20 @@ class Engine:
 
 @contextlib.contextmanager
 def place(folder: Path) -> Iterator[Crew]:
-    """Where engines are started; ends them, and removes what they stored."""
+    """Where engines are started; ends them, also at SIGTERM, and removes what they stored."""
     where = Folder(folder)
+    if where.recorded():  # a run was killed
+        down(where)
+        shutil.rmtree(folder)
     folder.mkdir(parents=True)
     crew = Crew(where, "")
-    try:
-        yield crew
-    finally:
-        crew.end()
-        shutil.rmtree(folder)
+    with Interrupts() as interrupts:
+        try:
+            yield crew
+        finally:
+            with interrupts.held():
+                crew.end()
+                shutil.rmtree(folder)
 
 
 def prompts(seed: int, tokens: int = PROMPT_TOKENS) -> Iterator[list[int]]:

@@ -1,0 +1,1 @@
+"""What the whole system does for users, on real engines."""
