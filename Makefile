@@ -28,11 +28,15 @@ format: $(DEV)/.made  ## rewrite the code in ruff's format
 	$(DEV)/bin/ruff format .
 	$(DEV)/bin/ruff check --fix .
 
-test: $(DEV)/.made engine-vllm engine-sglang debian  ## all tests, those on real engines included
-	$(DEV)/bin/pytest -m "not soak"
+# Two processes; the tests of a file stay together, for the servers and folders that they share.
+IN_TWO := --numprocesses=2 --dist=loadfile
+
+test: $(DEV)/.made debian engine-vllm engine-sglang  ## all tests, those on real engines included
+	$(DEV)/bin/pytest $(IN_TWO) -m "not engine and not soak"
+	$(DEV)/bin/pytest --durations=30 -m "engine and not soak"
 
 test-fast: $(DEV)/.made debian  ## the tests that need no engine, but for the long ones
-	$(DEV)/bin/pytest -m "not engine and not slow and not soak"
+	$(DEV)/bin/pytest $(IN_TWO) -m "not engine and not slow and not soak"
 
 soak: $(DEV)/.made engine-vllm debian  ## the long runs
 	$(DEV)/bin/pytest -m soak --timeout=3600
