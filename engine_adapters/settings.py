@@ -157,6 +157,11 @@ class Tiers(Section):
         below = ("host", self.host), ("ssd", self.ssd), ("shared", self.shared)
         return "+".join(["gpu", *(name for name, tier in below if tier is not None)])
 
+    @property
+    def lasts(self) -> bool:
+        """Whether pages outlive the engine that made them."""
+        return self.ssd is not None or self.shared is not None
+
     def configuration(self) -> dict[str, Any]:
         """As `load_settings` takes it, sizes readable, defaults left out."""
         return self.model_dump(mode="json", exclude_defaults=True)

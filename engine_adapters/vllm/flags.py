@@ -28,6 +28,12 @@ CLASHES = {
     "--model": "the model is the argument before --",
 }
 
+LASTING_CLASHES = {
+    "--weight-transfer-config": "pages on ssd or shared would outlive the weights that they are named after; "
+    "use host alone",
+}
+"""Beside those, with `ssd` or `shared`."""
+
 
 def watched(endpoints: Endpoints) -> list[str]:
     """Return the flags by which the gateway knows what a replica holds."""

@@ -59,6 +59,8 @@ def command(one: Launch, executable: Path, environ: Mapping[str, str]) -> list[s
     refuse_clashes(one.flags, flags.CLASHES)
     ours, page = flags.watched(one.endpoints), _page(one)
     if one.tiered(environ):
+        if one.settings(environ).lasts:
+            refuse_clashes(one.flags, flags.LASTING_CLASHES)
         ours += flags.tiered({**page, **one.configuration()})
     return [str(executable), "serve", one.model, *ours, *one.flags]
 

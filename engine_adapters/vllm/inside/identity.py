@@ -87,8 +87,11 @@ def adapter(path: str, memory: Path) -> str:
     return weights.named(folder, json.loads((folder / "adapter_config.json").read_bytes()), memory)
 
 
-def refuse_unserved(config: VllmConfig, caches: KVCacheConfig) -> None:
-    """Raise SettingsError for a configuration whose pages the tiers can't hold."""
+def refuse_unserved(config: VllmConfig, caches: KVCacheConfig, lasts: bool) -> None:
+    """Raise SettingsError for a configuration whose pages the tiers can't hold.
+
+    `lasts` is whether pages outlive the engine.
+    """
     cache, parallel = config.cache_config, config.parallel_config
     groups = caches.kv_cache_groups
     if not cache.enable_prefix_caching:
@@ -103,6 +106,11 @@ def refuse_unserved(config: VllmConfig, caches: KVCacheConfig) -> None:
         raise SettingsError(
             f"this model's KV cache has other groups than one of full attention ({kinds}); for models with "
             "sliding windows start with --disable-hybrid-kv-cache-manager, others can't be served with tiers"
+        )
+    if lasts and config.weight_transfer_config is not None:
+        raise SettingsError(
+            "--weight-transfer-config: pages on ssd or shared would outlive the weights that they are named "
+            "after; use host alone"
         )
     if config.kv_transfer_config.kv_connector_extra_config.get("canonical_layout"):
         raise SettingsError("canonical_layout: pages are stored as the workers order them; leave it out")

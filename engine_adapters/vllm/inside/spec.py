@@ -68,7 +68,7 @@ class HpkvSpec(OffloadingSpec):
     ) -> None:
         """`memory` is a file that remembers what weights are called. Raises SettingsError."""
         super().__init__(offloading)
-        identity.refuse_unserved(config, caches)
+        identity.refuse_unserved(config, caches, settings.lasts)
         self.offload_prompt_only = bool(self.extra_config.get("offload_prompt_only", False))
         self.page_tokens = self.tokens_per_block[0] * self.blocks_per_chunk
         self.rank_bytes = offloading.worker_kv_bytes_per_block * self.blocks_per_chunk

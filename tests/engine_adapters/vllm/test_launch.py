@@ -139,6 +139,10 @@ def test_a_flag_before_the_dashes_is_told_where_it_goes(engine: str) -> None:
         (("--tiers=host=1MiB", "--page-tokens=48", "--", "--block-size=32"), "of 32 tokens here"),
         (("--page-tokens=64",), "--page-tokens is for tiers, and none is on"),
         (("--", "--kv-transfer-config={}"), "--kv-transfer-config clashes with what hpkv sets: use --tiers"),
+        (
+            ("--tiers=host=1MiB,ssd=/tmp:1GiB", "--", '--weight-transfer-config={"backend": "nccl"}'),
+            "--weight-transfer-config clashes with what hpkv sets: pages on ssd or shared would outlive",
+        ),
         (("--tiers=host=1MiB", "--agent=tcp://*:7000"), "agent: bind tcp://*:7000 is reachable from other"),
         (("--tiers=host=1MiB", "--agent=tcp://h"), "agent.bind: "),
         (("--tiers=host=1MiB", "--agent=tcp://127.0.0.1:65534"), "up to 65535"),
@@ -155,6 +159,13 @@ def test_what_cannot_work_never_starts(env: Path, arguments: tuple[str, ...], me
     done = CliRunner().invoke(app, ["launch", "vllm", "m", f"--env={env}", *arguments])
     assert (done.exit_code, done.stdout) == (1, "")
     assert message in done.stderr
+
+
+def test_weights_may_be_replaced_over_host_alone(env: Path) -> None:
+    flag = '--weight-transfer-config={"backend": "nccl"}'
+    done = hpkv("m", f"--env={env}", "--tiers=host=1MiB", "--", flag)
+    assert done.returncode == 0
+    assert flag in json.loads(done.stdout)[1]
 
 
 def test_an_old_vllm_is_refused(tmp_path: Path) -> None:
