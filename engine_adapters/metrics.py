@@ -46,7 +46,8 @@ HISTOGRAMS: dict[str, str] = {
     "hpkv_write_seconds": "Seconds to write a page to a tier, each rounded up to its bucket's bound.",
 }
 BUCKETS = BOUNDS
-INTERVAL_SECONDS = 0.05
+INTERVAL_SECONDS = 0.5
+"""Between two answers: an engine may ask at each of its steps."""
 
 Labels = tuple[str, ...]
 Values = dict[tuple[str, Labels], float]
@@ -82,14 +83,13 @@ class Meter:
         self._shown: Values = {}
         self._buckets: dict[tuple[str, Labels], list[int]] = {}
         self._next = 0.0
-        self.late = False
-        """Whether a question was put off: something may wait to be told."""
+        self._put_off = False
 
     def take(self) -> Growth | None:
         """What has grown since the last answer; None if nothing has, or if that was just now."""
         now = self._clock()
-        self.late = now < self._next
-        if self.late:
+        self._put_off = now < self._next
+        if self._put_off:
             return None
         self._next = now + INTERVAL_SECONDS
         statistics = self._tiers.statistics()
@@ -101,6 +101,12 @@ class Meter:
             return None
         self._told, self._shown = values, gauges
         return Growth(counters, gauges, observations)
+
+    def hasten(self) -> bool:
+        """Whether something may wait to be told; if so, the next question is answered at once."""
+        if self._put_off:
+            self._next = 0.0
+        return self._put_off
 
     def _counted(self, statistics: Statistics) -> Values:
         tokens, size = self._page_tokens, self._page_bytes

@@ -197,8 +197,8 @@ class Manager(OffloadingManager):
             del self._served[req_context.req_id]
 
     def has_pending_work(self) -> bool:
-        """One more step, if metrics wait to be told."""
-        return self.meter.late
+        """One more step, if metrics wait to be told. vLLM asks when it has no requests."""
+        return self.meter.hasten()
 
     @answering(logger, None)
     def reset_cache(self) -> None:
