@@ -2,7 +2,7 @@
 
 The file that HPKV_TEST_FAULTS names holds what is wrong with `ssd`: `read_seconds` and `write_seconds` (a
 negative number hangs), `read_errno` and `write_errno`; and the same with a `shared_` before it for `shared`,
-if that is a folder.
+if that is a folder. `recompute_factor` says how many times slower than it is recomputing seems to be.
 """
 
 import json
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cache.economics import Costs
 from cache.hierarchy import Hierarchy
 from cache.stores.posix import Posix
 from cache.stores.posix.files import Files
@@ -19,6 +20,9 @@ from cache.tiers.base import Tier
 from cache.tiers.ssd.device import Device
 
 FAULTS = Path(os.environ["HPKV_TEST_FAULTS"])
+RECOMPUTE_FACTOR = 10.0
+"""Unless the file says another: on a busy machine, a few pages of a small model may be computed sooner than
+they are read, and a test that expects a load would fail."""
 
 
 def disturb(what: str) -> None:
@@ -37,6 +41,25 @@ def disturb_levels(tiers: Hierarchy) -> None:
         levels[Tier.SSD].store._files.pages.__class__ = DisturbedDevice
     if Tier.SHARED in levels and isinstance(levels[Tier.SHARED].store, Posix):
         levels[Tier.SHARED].store._files.__class__ = DisturbedFiles
+
+
+def disturb_costs(tiers: Hierarchy) -> None:
+    """From now on recomputing seems slower than it is."""
+    tiers._state.costs.__class__ = DisturbedCosts
+
+
+class DisturbedCosts(Costs):
+    def recompute_seconds(self, tokens: int) -> float:
+        return super().recompute_seconds(tokens) * self._factor
+
+    @property
+    def prefill_rate(self) -> float:
+        return super().prefill_rate / self._factor
+
+    @property
+    def _factor(self) -> float:
+        factor: float = json.loads(FAULTS.read_bytes()).get("recompute_factor", RECOMPUTE_FACTOR)
+        return factor
 
 
 class DisturbedDevice(Device):

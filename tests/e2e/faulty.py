@@ -1,4 +1,4 @@
-"""Runs inside vLLM: our connector, over stores with faults (see `tests.e2e.disturbed`).
+"""Runs inside vLLM: our connector, over stores and costs with faults (see `tests.e2e.disturbed`).
 
 A request with `kv_transfer_params: {"hpkv_test_forget": n}` finds its page n gone from `host`;
 `{"hpkv_test_pin_all": s}` leases all of `host` for s seconds.
@@ -7,13 +7,14 @@ A request with `kv_transfer_params: {"hpkv_test_forget": n}` finds its page n go
 from typing import Any
 
 from engine_adapters.vllm.inside.connector import HpkvConnector as Ours
-from tests.e2e.disturbed import disturb_levels
+from tests.e2e.disturbed import disturb_costs, disturb_levels
 
 
 class HpkvConnector(Ours):
     def set_xfer_handshake_metadata_pp_aware(self, metadata: Any) -> None:
         super().set_xfer_handshake_metadata_pp_aware(metadata)
         disturb_levels(self._manager.tiers)
+        disturb_costs(self._manager.tiers)
 
     def on_new_request(self, request: Any) -> None:
         super().on_new_request(request)

@@ -206,7 +206,7 @@ def test_a_request_shares_a_prefetch_that_is_under_way(engine: Tiered) -> None:
     first = engine.complete(tokens)
     engine.settled()
     engine.forget(host=True)
-    engine.disturb(read_seconds=0.1)
+    engine.disturb(read_seconds=1)
     before = stats(engine)
     order = ask(engine, lambda client: client.prefetch(tokens, seconds=60))
     assert order.ticket

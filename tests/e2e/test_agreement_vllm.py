@@ -42,6 +42,8 @@ def pair(request: pytest.FixtureRequest, engine_pool: Pool) -> Iterator[tuple[Ti
         cores = sorted(os.sched_getaffinity(0))
         a = Tiered("a", folder, crew, tiers, flags, bind=str(cores[-1]))
         b = Tiered("b", folder, crew, tiers, flags, bind=str(cores[0]))
+        for one in (a, b):
+            one.disturb(recompute_factor=1)
         with ready(a, b):
             yield a, b
 

@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +20,8 @@ from engine_adapters import wire
 from engine_adapters.agent import keys
 from engine_adapters.agent.client import AgentClient
 from engine_adapters.errors import EngineError
-from tests.e2e.agents import ask, spans
+from engine_adapters.events import Tier
+from tests.e2e.agents import ask, brought, following, spans
 from tests.e2e.front import Front, Said
 from tests.e2e.front import gateway as front_of
 from tests.e2e.tiered import BLOCK, FLAGS, PAGE_BYTES, Tiered, crew_of, prompt, until
@@ -115,63 +118,33 @@ def test_b_serves_what_a_put_on_shared_storage(engines: Engines, front: Front) -
 # ---- what is brought up meanwhile -------------------------------------------------------------------
 
 
-class Stream:
-    """An agent's tier stream from now on: when each page came into `host`, by the engine's clock."""
-
-    def __init__(self, engine: Tiered) -> None:
-        self.came: dict[int, float] = {}
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.SUB)
-        self._socket.connect(wire.endpoints(engine.agent).events)
-        self._socket.subscribe(wire.TOPIC)
-
-    def __enter__(self) -> "Stream":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._context.destroy(linger=0)
-
-    def until(self, wanted: set[int], seconds: float = 60) -> None:
-        """Read until all of these pages came."""
-        deadline = time.monotonic() + seconds
-        while not wanted <= self.came.keys():
-            assert time.monotonic() < deadline, "some pages never came"
-            if not self._socket.poll(1000):
-                continue
-            _, _, payload = self._socket.recv_multipart()
-            batch = msgspec.msgpack.decode(payload, type=wire.TierBatch)
-            for change in batch.changes:
-                if change.stored and change.tier == "host":
-                    found, _ = wire.pages_of(change.keys, change.ends)
-                    self.came.update((key, batch.published) for key in found.tolist())
-
-
 class Busy:
-    """A long answer on one engine, asked past the gateway; it has begun when this is entered.
+    """A long answer on one engine, asked past the gateway: it has begun when this is entered, and is broken
+    off when this is left."""
 
-    Attributes:
-        half: when half of it was there, in seconds since 1970.
-        ended: when all of it was.
-    """
-
-    TOKENS = 120
+    TOKENS = 900
+    """Half a minute's, so that it is still under way whenever a test looks."""
 
     def __init__(self, engine: Tiered, number: int) -> None:
         self._engine = engine
         self._number = number
-        self.half = self.ended = 0.0
+        self._begun, self._enough = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> "Busy":
-        begun = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(begun,))
         self._thread.start()
-        assert begun.wait(60)
+        assert self._begun.wait(60)
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._enough.set()
         self._thread.join()
 
-    def _run(self, begun: threading.Event) -> None:
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
         body = {
             "model": MODEL,
             "prompt": prompt(self._number, 2 * BLOCK),
@@ -180,11 +153,18 @@ class Busy:
             "stream": True,
         }
         with self._engine.client.stream("POST", "/v1/completions", json=body) as answer:
-            for number, _ in enumerate(line for line in answer.iter_lines() if line.startswith("data: {")):
-                begun.set()
-                if number == self.TOKENS // 2:
-                    self.half = time.time()
-        self.ended = time.time()
+            for line in answer.iter_lines():
+                if line.startswith("data: {"):
+                    self._begun.set()
+                if self._enough.is_set():
+                    break
+
+
+def waiting(engine: Tiered) -> bool:
+    """Whether a request waits for its turn there."""
+    page = engine.client.get("/metrics").text
+    counts = re.findall(r"^vllm:num_requests_waiting\{.*\} (\S+)$", page, re.MULTILINE)
+    return sum(map(float, counts)) > 0
 
 
 @pytest.mark.parametrize("prefetch", [True, False])
@@ -198,18 +178,26 @@ def test_prefetch_overlaps_the_wait_for_another_prompt(
     b.settled()
     forget(b)
     wanted = set(prefix_keys(tokens[:TOKENS], BLOCK, seed(None, None)).tolist())
-    with gateway(engines, [b], tmp_path, routing={"prefetch": prefetch}) as front, Stream(b) as stream:
+    with (
+        gateway(engines, [b], tmp_path, routing={"prefetch": prefetch}) as front,
+        following(b.agent) as followed,
+        ThreadPoolExecutor(1) as client,
+    ):
+        host = followed.held[Tier.HOST]
         until(lambda: front.matches(tokens) == {"b": {"shared": TOKENS}})
         b.disturb(shared_read_seconds=0.02)
         with Busy(b, 170 + 10 * prefetch) as busy:
-            said = front.complete(tokens)
-        stream.until(wanted)
+            asked = client.submit(front.complete, tokens)
+            until(lambda: waiting(b))
+            if prefetch:
+                until(lambda: wanted <= host)
+            else:
+                time.sleep(2)  # in which all would have come many times over
+                assert not any(key in host for key in wanted)
+            assert busy.running
+        said = asked.result()
+        until(lambda: wanted <= host)
     assert (said.tokens, said.cached) == (first.tokens, TOKENS)
-    came = [stream.came[key] for key in wanted]
-    if prefetch:
-        assert max(came) < busy.ended
-    else:
-        assert min(came) > busy.half
 
 
 # ---- what is remembered -----------------------------------------------------------------------------
@@ -279,11 +267,11 @@ def test_prefetches_larger_than_host(engines: Engines, front: Front) -> None:
     a.forget(host=True)
 
     async def flood(client: AgentClient) -> list[int]:
-        kept = await client.pin(prompts[0], seconds=60)
-        assert kept.tokens == TOKENS
         first = await client.prefetch(prompts[0], seconds=60)
-        while first.ticket and (await client.status(first.ticket)).running:
-            await asyncio.sleep(0.01)
+        assert (await brought(client, first.ticket)).loaded == TOKENS
+        kept = await client.pin(prompts[0], seconds=600)
+        assert kept.tokens == TOKENS
+        await client.cancel(first.ticket)
         orders = await asyncio.gather(
             *(
                 client.prefetch(tokens[: pages * BLOCK + 1], seconds=10)
@@ -324,12 +312,12 @@ def test_requests_go_on_without_agents(engines: Engines, tmp_path: Path, mute: b
 
 
 def test_strangers_and_nonsense_are_turned_away(engines: Engines) -> None:
-    async def hello(client: AgentClient) -> str:
-        return (await client.hello(timeout_s=2)).model
+    async def hello(client: AgentClient, timeout_s: float | None = None) -> str:
+        return (await client.hello(timeout_s)).model
 
     for stranger in (None, key_of(engines)._replace(secret=zmq.curve_keypair()[1])):
         with pytest.raises(EngineError):
-            ask(engines.a.agent, hello, stranger)
+            ask(engines.a.agent, lambda client: hello(client, 2), stranger)
     assert ask(engines.a.agent, hello, key_of(engines)) == MODEL
 
     hello_call = msgspec.Raw(msgspec.msgpack.encode(wire.Hello()))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,16 @@ def gateway(replicas: Replicas, folder: Path, **sections: Any) -> Iterator[Servi
     file = folder / "hpkv.yaml"
     file.write_text(yaml.safe_dump(settings))
     with serving("--config", str(file)) as served:
+        deadline = time.monotonic() + 60
+        while not all_up(served):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
         yield served
+
+
+def all_up(served: Serving) -> bool:
+    states = served.client.get("/readyz").json()["replicas"]
+    return all(state["state"] == "up" for state in states)
 
 
 @pytest.fixture
@@ -64,6 +74,19 @@ class Talk:
                 models = (await self.client.get("/readyz")).json()["models"]
                 if models and models[0]["prefixes"] == "agrees":
                     return
+                await asyncio.sleep(0.2)
+
+    async def knows(self, messages: list[dict[str, str]]) -> None:
+        """Wait until it has heard all that a replica holds of a prompt; all prompts begin with a block of the
+        template's."""
+        body, before = {"model": MODEL, "messages": messages}, 0
+        async with asyncio.timeout(60):
+            while True:
+                answer = (await self.client.post("/v1/route", json=body)).json()
+                held = max((one["held_tokens"]["gpu"] for one in answer["candidates"]), default=0)
+                if held > 100 and held == before:
+                    return
+                before = held
                 await asyncio.sleep(0.2)
 
     async def say(self, messages: list[dict[str, str]], **fields: Any) -> "Said":
@@ -163,6 +186,8 @@ async def test_a_new_gateway_finds_what_lies_there(talk: Talk, replicas: Replica
     with gateway(replicas, tmp_path) as served:
         async with Talk(served) as again:
             await again.ready()
+            for messages in histories:
+                await again.knows(messages)
             said_again = [await again.say(messages) for messages in histories]
     assert [said.replica for said in said_again] == homes
     assert all(said.predicted == said.cached > 0 for said in said_again)
@@ -205,9 +230,15 @@ async def test_what_only_the_engine_can_render_is_known_too(talk: Talk, path: st
     first = await talk.client.post(path, json=body)
     assert first.status_code == 200, first.text
     await asyncio.sleep(0.5)
-    again = await talk.client.post(path, json=body)
-    assert again.headers["x-hpkv-replica"] == first.headers["x-hpkv-replica"]
-    assert int(again.headers["x-hpkv-cached-tokens"].removeprefix("gpu=")) > 300
+    asked = {first.headers["x-hpkv-replica"]}
+    for _ in range(5):  # a busy engine may take too long to render, and the prompt passes unknown
+        again = await talk.client.post(path, json=body)
+        if int(again.headers["x-hpkv-cached-tokens"].removeprefix("gpu=")) > 300:
+            break
+        asked.add(again.headers["x-hpkv-replica"])
+    else:
+        pytest.fail("the prompt stays unknown")
+    assert again.headers["x-hpkv-replica"] in asked
 
 
 async def up(talk: Talk, name: str) -> bool:

@@ -26,7 +26,7 @@ from tests.engines import MODEL, Pool, ready
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
-LOAD_SECONDS = 3.0
+LOAD_SECONDS = 10.0
 PROMPTS = [prompt(100 + number, 8 * BLOCK + number) for number in range(20)]
 
 
@@ -96,6 +96,7 @@ def test_the_threshold_decides(engine: Tiered) -> None:
     for number, pages, cached in ((300, THRESHOLD // BLOCK - 1, 0), (301, THRESHOLD // BLOCK, THRESHOLD)):
         tokens = prompt(number, pages * BLOCK + 1)
         first = engine.complete(tokens)
+        engine.settled()
         engine.forget()
         refused = engine.metrics().get("hpkv_refused_tokens", reason="threshold")
         again = engine.complete(tokens)
@@ -120,7 +121,8 @@ def test_a_tier_slower_than_recomputing_is_left_out_until_it_recovers(engine: Ti
     tokens = prompt(320, THRESHOLD + 1)
     first = engine.complete(tokens)
     engine.settled()
-    engine.disturb(read_seconds=2.5)
+    engine.disturb(read_seconds=2.5, recompute_factor=1)
+    refused_before = engine.metrics().get("hpkv_refused_tokens", reason="cost")
 
     def again() -> int:
         engine.forget(host=True)
@@ -128,10 +130,16 @@ def test_a_tier_slower_than_recomputing_is_left_out_until_it_recovers(engine: Ti
         assert answer.tokens == first.tokens
         return answer.cached
 
-    until(lambda: again() == 0, 120)
-    assert engine.metrics().get("hpkv_refused_tokens", reason="cost") >= THRESHOLD
-    engine.disturb()
+    def refused() -> bool:
+        """By its cost: a read that was late would be computed, too."""
+        cached = again()
+        now = engine.metrics().get("hpkv_refused_tokens", reason="cost")
+        return cached == 0 and now >= refused_before + THRESHOLD
+
+    until(refused, 120)
+    engine.disturb(recompute_factor=1)
     until(lambda: again() == THRESHOLD, 120)
+    engine.disturb()
 
 
 def test_an_unreadable_a_full_and_a_hanging_ssd(engine: Tiered) -> None:
@@ -188,7 +196,7 @@ def test_requests_aborted_at_random_moments_give_everything_back(engine: Tiered,
     moments = random.Random(5)
 
     def ask(number: int) -> None:
-        tokens = prompt(400 + number, 5 * BLOCK) if number % 4 == 0 else PROMPTS[number % len(PROMPTS)]
+        tokens = prompt(2000 + number, 5 * BLOCK) if number % 4 == 0 else PROMPTS[number % len(PROMPTS)]
         with contextlib.suppress(httpx2.TimeoutException):
             engine.client.post(
                 "/v1/completions",
@@ -199,9 +207,10 @@ def test_requests_aborted_at_random_moments_give_everything_back(engine: Tiered,
     with ThreadPoolExecutor(8) as clients:
         for number, _ in enumerate(clients.map(ask, range(200))):
             if number % 25 == 0:
-                engine.forget(host=True)
+                engine.reset(host=True)
     until(lambda: engine.metrics().held == (0, 0, 0), 120)
     assert engine.metrics().get("hpkv_errors") == 0
+    engine.forget()  # of a prompt in it all but a page or two, less than the threshold would be left
     check([engine.complete(tokens) for tokens in PROMPTS[:3]], cold[:3])
 
 
@@ -224,7 +233,7 @@ def test_running_requests_survive_a_reset(engine: Tiered) -> None:
 
 def test_killed_while_storing(engine: Tiered) -> None:
     prompts = [prompt(500 + number, 8 * BLOCK + 1) for number in range(6)]
-    engine.disturb(write_seconds=0.1)
+    engine.disturb(write_seconds=0.5)
     stored = engine.metrics().get("hpkv_stored_tokens", tier="ssd")
 
     def ask(tokens: list[int]) -> None:
@@ -233,7 +242,7 @@ def test_killed_while_storing(engine: Tiered) -> None:
 
     with ThreadPoolExecutor(len(prompts)) as clients:
         asking = [clients.submit(ask, tokens) for tokens in prompts]
-        until(lambda: engine.metrics().get("hpkv_stored_tokens", tier="ssd") > stored + 8 * BLOCK)
+        until(lambda: engine.metrics().get("hpkv_stored_tokens", tier="ssd") > stored + 16 * BLOCK)
         engine.kill()
         wait(asking)
     engine.disturb()

@@ -33,8 +33,7 @@ class Place(NamedTuple):
             "ssd": {"path": str(self.folder / f"{name}.ssd"), "cap": "1GiB", "free_floor": 0},
             "shared": {"url": str(self.folder / "shared")},
         }
-        patient = {"HPKV_CACHE__LOOK_S": "5", "HPKV_CACHE__LOAD_S": "20"}
-        return Tiered(name, self.folder, self.crew, tiers, environment=patient, **how)  # type: ignore[arg-type]
+        return Tiered(name, self.folder, self.crew, tiers, **how)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +43,7 @@ def place(engine_pool: Pool) -> Iterator[Place]:
         first.wait_ready()
         cold = [first.complete(tokens) for tokens in PROMPTS]
         salted = first.complete(SALTED, cache_salt="tenant a")
-        until(lambda: first.metrics().get("hpkv_stored_tokens", tier="shared") >= 21 * 6 * BLOCK)
+        until(lambda: first.metrics().get("hpkv_stored_tokens", tier="shared") >= 21 * 6 * BLOCK, 120)
         first.end()
         yield Place(crew, folder, cold, salted)
 

@@ -67,6 +67,7 @@ def test_text_after_hits_in_host_and_after_an_orderly_end_in_ssd(engine: Tiered)
 def test_a_page_that_the_engine_has_in_part_is_loaded_whole(engine: Tiered) -> None:
     tokens = prompt(950, 4 * PAGE + 1)
     cold = engine.complete(tokens)
+    engine.settled()
     engine.forget()
     engine.complete(tokens[: 3 * BLOCK + 1], most=1)
     before = engine.metrics().loaded()

@@ -32,6 +32,8 @@ PAGE_BYTES = 46080 * BLOCK
 """Of SmolLM2 in float32."""
 THRESHOLD = 3 * BLOCK
 FLAGS = ("--dtype=float32", "--max-model-len=1024", "--num-gpu-blocks-override=64")
+PATIENCE = {"HPKV_CACHE__LOOK_S": "5", "HPKV_CACHE__LOAD_S": "20"}
+"""A core may stall for seconds, and a page that isn't found or read in time would be computed."""
 
 
 class Answer(NamedTuple):
@@ -66,6 +68,7 @@ class Tiered(Replica):
             "XDG_CACHE_HOME": str(folder / "caches"),
             "VLLM_HPKV_TOKEN_THRESHOLD": str(THRESHOLD),
             "HPKV_TEST_FAULTS": str(self.faults),
+            **PATIENCE,
             **({"VLLM_CPU_OMP_THREADS_BIND": bind} if bind else {}),
             **(environment or {}),
         }
@@ -104,7 +107,7 @@ class Tiered(Replica):
         self.client.close()
 
     def disturb(self, **faults: float) -> None:
-        """Set all faults of its disk: see `tests.e2e.faulty`."""
+        """Set all faults of its disk and its costs: see `tests.e2e.disturbed`."""
         draft = self.faults.with_suffix(".draft")
         draft.write_text(json.dumps(faults))
         draft.replace(self.faults)
@@ -127,22 +130,28 @@ class Tiered(Replica):
         return Answer(told["text"], told["token_ids"], usage["prompt_tokens"], cached)
 
     def forget(self, *, host: bool = False) -> None:
-        """Empty `gpu`, and `host` too if asked for."""
+        """Empty `gpu`, and `host` too if asked for, once no request runs."""
+        until(lambda: self.reset(host=host))
+
+    def reset(self, *, host: bool = False) -> bool:
+        """The same now; False if requests run: then `gpu` stays as it is."""
         query = {"reset_external": "true"} if host else {}
-        self.client.post("/reset_prefix_cache", params=query).raise_for_status()
+        answer = self.client.post("/reset_prefix_cache", params=query).raise_for_status()
+        done: bool = answer.json()["success"]
+        return done
 
     def metrics(self) -> "Metrics":
         """What `/metrics` says, once a step has been made that tells all of it."""
         self.complete([1], most=2)
         return Metrics(self.client.get("/metrics").text)
 
-    def settled(self, seconds: float = 30.0) -> "Metrics":
-        """Metrics, once they don't change any more."""
+    def settled(self, seconds: float = 60.0) -> "Metrics":
+        """Metrics, once they don't change any more and no page is being written."""
         before, deadline = self.metrics(), time.monotonic() + seconds
         while time.monotonic() < deadline:
             time.sleep(0.2)
             now = self.metrics()
-            if now.counted == before.counted:
+            if now.counted == before.counted and not now.writing:
                 return now
             before = now
         raise AssertionError("the engine's metrics go on changing")
@@ -168,6 +177,11 @@ class Metrics:
         return sum(
             value for found, has, value in self._values if found == name and labels.items() <= has.items()
         )
+
+    @property
+    def writing(self) -> bool:
+        """Whether pages are held and no lease is there to hold them; where leases are, it can't be told."""
+        return self.get("hpkv_held_pages") > 0 and not self.get("hpkv_open_leases")
 
     def not_stored(self, tier: str) -> float:
         """Pages that a tier didn't take."""

@@ -41,10 +41,11 @@ def test_what_the_one_before_has_killed_serves_again_on_its_port(replicas: tuple
 def test_a_frozen_one_is_silent_until_it_goes_on(
     replicas: tuple[Replica, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "TIMEOUT", 0.5)
     a, b = replicas
     a.stop()
-    assert not http.answers(f"{a.url}/health")
+    with monkeypatch.context() as hasty:
+        hasty.setattr(http, "TIMEOUT", 0.5)
+        assert not http.answers(f"{a.url}/health")
     assert http.answers(f"{b.url}/health")
     a.cont()
     a.wait_ready()
