@@ -139,8 +139,11 @@ def launch_sglang(
         )
         one = sglang.Launch(model=model, flags=given, **asked)
         command = sglang.command(one, executable, environ)
+        notice = sglang.notice(one, environ)
         if not show:
             sglang.check(one, executable, environ)
+    if notice:
+        typer.echo(f"hpkv launch: {notice}", err=True)
     if show:
         _print(command, variables(environ))
     else:
