@@ -215,7 +215,10 @@ def up(
     ] = "vllm",
     engines: Annotated[
         str,
-        typer.Option(envvar="HPKV_UP_ENGINES", help="URLs of engines that run already, instead of new ones"),
+        typer.Option(
+            envvar="HPKV_UP_ENGINES",
+            help="URLs of engines of either kind that run already, instead of new ones",
+        ),
     ] = "",
     port: Annotated[
         int, typer.Option(envvar="HPKV_UP_PORT", min=1, max=65535, help="The gateway's port")
