@@ -1,5 +1,6 @@
 """`hpkv launch sglang`, and how a CPU replica is started."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from engine_adapters import launching
+from engine_adapters import launching, memory
 from engine_adapters.commands import app
 from engine_adapters.errors import SettingsError
 from engine_adapters.settings import Tiers
@@ -153,6 +154,15 @@ def test_a_host_tier_that_memory_cant_hold_is_refused_first(env: Path) -> None:
     done = CliRunner().invoke(app, ["launch", "sglang", "owner/name", *arguments])
     assert (done.exit_code, done.stdout) == (1, "")
     assert "a host tier of 1PB doesn't fit into memory" in done.stderr
+
+
+def test_each_node_has_its_share_of_host(env: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available", lambda *_: 10 * 10**9)
+    for nodes, fits in (("1", False), ("2", True)):
+        flags = ("--port=0", "--nnodes", nodes)
+        one = launch.Launch("m", parse_tiers("host=16GB"), launching.Endpoints("ipc:///e", "ipc:///r"), flags)
+        with contextlib.nullcontext() if fits else pytest.raises(SettingsError, match="doesn't fit"):
+            launch.check(one, env / "bin/sglang", os.environ)
 
 
 @pytest.mark.parametrize(
