@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cache.maintenance import Maintenance, Part
 
 T = TypeVar("T")
+_WIDEST = 1000
 
 app = typer.Typer()
 cache = typer.Typer(no_args_is_help=True, help="Look at and look after cache folders and shared stores.")
@@ -43,7 +44,7 @@ def stat(folder: Target) -> None:
     with _explained(folder):
         parts = _open(folder).parts()
     numbers = [Column(name, justify="right") for name in ("page", "pages", "on disk")]
-    table = Table("part", Column("base", overflow="fold"), *numbers, "state", show_footer=True)
+    table = Table("part", "base", *numbers, "state", show_footer=True)
     for part in parts:
         table.add_row(
             part.name,
@@ -56,7 +57,10 @@ def stat(folder: Target) -> None:
     total, taken = sum(part.pages for part in parts), sum(part.bytes for part in parts)
     for column, text in zip(table.columns, ("all", "", "", f"{total:,}", _size(taken), ""), strict=True):
         column.footer = text
-    Console().print(table)
+    # As wide as it is: names are there to be copied and searched for, so they aren't broken.
+    console = Console()
+    whole = console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum
+    Console(width=max(console.width, whole)).print(table)
 
 
 @cache.command()

@@ -139,8 +139,11 @@ def launch_sglang(
         )
         one = sglang.Launch(model=model, flags=given, **asked)
         command = sglang.command(one, executable, environ)
+        notice = sglang.notice(one, environ)
         if not show:
             sglang.check(one, executable, environ)
+    if notice:
+        typer.echo(f"hpkv launch: {notice}", err=True)
     if show:
         _print(command, variables(environ))
     else:
@@ -212,7 +215,10 @@ def up(
     ] = "vllm",
     engines: Annotated[
         str,
-        typer.Option(envvar="HPKV_UP_ENGINES", help="URLs of engines that run already, instead of new ones"),
+        typer.Option(
+            envvar="HPKV_UP_ENGINES",
+            help="URLs of engines of either kind that run already, instead of new ones",
+        ),
     ] = "",
     port: Annotated[
         int, typer.Option(envvar="HPKV_UP_PORT", min=1, max=65535, help="The gateway's port")

@@ -82,8 +82,9 @@ class Launch(ABC):
         unread = "".join(
             f"{name} isn't read by this engine, but {self.threshold_variable}; " for name in others
         )
-        loads = f"loads of {settings.token_threshold} tokens and more"
-        said = f"hpkv launch: tiers {settings.mode}, {loads}; {unread}"
+        # The threshold is for what is ours, as the agent is.
+        loads = f", loads of {settings.token_threshold} tokens and more" if self.has_agent(settings) else ""
+        said = f"hpkv launch: tiers {settings.mode}{loads}; {unread}"
         agent, key_file = settings.agent.bind or "", settings.agent.key_file
         if settings.gateway is not None and self.has_agent(settings):
             near = _LOOPBACK.match(settings.gateway.url) or not self.endpoints.events.startswith("ipc:")

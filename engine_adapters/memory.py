@@ -44,9 +44,14 @@ def require_shared(size: int, folder: Path = SHARED, proc: Path = PROC, cgroups:
             f"Make it smaller, or give more: `docker run --shm-size={(size >> 20) + 1024}m` or `--ipc=host`; "
             f"in Kubernetes an emptyDir of medium Memory at {folder}; else `mount -o remount,size=… {folder}`"
         )
+    require(size, proc, cgroups)
+
+
+def require(size: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
+    """Raise SettingsError unless a host tier of `size` bytes fits into what memory is available."""
     left = available(proc, cgroups)
     if size > left:
         raise SettingsError(
             f"a host tier of {format_size(size)} doesn't fit into memory, of which {left >> 20} MiB are "
-            "available here. Make it smaller, or raise the container's limit: /dev/shm counts toward it"
+            "available here. Make it smaller, or raise the container's limit, toward which /dev/shm counts"
         )

@@ -138,6 +138,8 @@ def as_text(answer: object) -> Iterator[str]:
         case wire.Order():
             yield f"ticket {answer.ticket}" if answer.ticket else "nothing to load"
             yield from _spans(answer.spans, answer.cut)
+        case wire.Progress(tokens=0, running=False):
+            yield "no such ticket: this agent never gave it, or its prefetch ended a while ago"
         case wire.Progress():
             state = "loading" if answer.running else "ended"
             yield f"{state}: {answer.loaded:,} of {answer.tokens:,} tokens are there"
@@ -160,6 +162,9 @@ def _spans(spans: list[wire.Span], cut: int) -> Iterator[str]:
 def _tiers(tiers: dict[wire.TierName, wire.TierInfo]) -> Iterator[str]:
     for name, tier in tiers.items():
         size = f"{tier.capacity_bytes / 2**20:,.1f}" if tier.capacity_bytes else "?"
+        if name == "gpu":  # the engine's own: its agent knows no more
+            yield f"{name}: {size} MiB"
+            continue
         yield (
             f"{name}: {tier.used_bytes / 2**20:,.1f} of {size} MiB, {tier.tokens_per_s:,.0f} tokens/s; "
             f"hit {tier.hit_tokens:,}, loaded {tier.loaded_tokens:,}, stored {tier.stored_tokens:,} tokens; "

@@ -163,8 +163,14 @@ def clear(
     from engine_adapters.agent.ask import read_salt, tier_of
 
     salt = _checked(lambda: read_salt(salt_file))
-    if (salt is None) != everything:
-        raise typer.BadParameter("give either a salt, by --salt-file or HPKV_SALT, or --all")
+    if salt is None and not everything:
+        raise typer.BadParameter(
+            "pass --salt-file FILE (or set HPKV_SALT) to remove one tenant's pages, or --all for everybody's"
+        )
+    if salt is not None and everything:
+        raise typer.BadParameter(
+            "--all removes everybody's pages, a salt (--salt-file or HPKV_SALT) one tenant's: leave one out"
+        )
     wanted = None if tier is None else _checked(lambda: tier_of(tier))
     _ask(agent, key_file, server_key, timeout, json, lambda client: client.clear(wanted, salt))
 

@@ -35,6 +35,8 @@ BACKEND = {
     "class_name": "HpkvStorage",
     "interface_v1": 1,
 }
+LAYOUTS = ("page_first", "page_first_direct", "page_first_kv_split")
+"""Of SGLang's host memory, in which a page's bytes are a few large buffers."""
 WRITE = {"through": "write_through", "back": "write_back", "selective": "write_through_selective"}
 GB = 10**9
 """In which SGLang counts host memory."""
@@ -59,12 +61,22 @@ def watched(endpoints: Endpoints) -> list[str]:
     ]
 
 
-def tiered(settings: Settings, configuration: Mapping[str, Any], ranks: int) -> list[str]:
-    """Return the flags for SGLang's host tier, and those that put ours below it.
+def refuse_unserved(layout: str, context_ranks: int) -> None:
+    """Raise SettingsError where pages of SGLang's host memory can't be stored as they lie there.
 
-    `ranks` share `host`: each has a part of every page. `configuration` is as `load_settings` takes it.
-    Raises SettingsError.
+    `context_ranks` share a page's tokens.
     """
+    if layout not in LAYOUTS:
+        raise SettingsError(
+            f"--hicache-mem-layout={layout} scatters a page over many small buffers: use page_first, or "
+            "page_first_direct with --hicache-io-backend=direct"
+        )
+    if context_ranks > 1:
+        raise SettingsError("context parallelism splits a page's tokens over ranks: not served with tiers")
+
+
+def each_host(settings: Settings, ranks: int) -> int:
+    """GB of each rank's host memory; what is beyond is left out. Raises SettingsError for less than one."""
     host = settings.host or 0
     each = host // ranks // GB
     if each < 1:
@@ -72,9 +84,18 @@ def tiered(settings: Settings, configuration: Mapping[str, Any], ranks: int) -> 
             f"host: SGLang counts each rank's host memory in whole GB, and {format_size(host)} is less than "
             f"{ranks} GB: make it host={ranks}GB or more"
         )
+    return each
+
+
+def tiered(settings: Settings, configuration: Mapping[str, Any], ranks: int) -> list[str]:
+    """Return the flags for SGLang's host tier, and those that put ours below it.
+
+    `ranks` share `host`: each has a part of every page. `configuration` is as `load_settings` takes it.
+    Raises SettingsError.
+    """
     ours = [
         "--enable-hierarchical-cache",
-        f"--hicache-size={each}",
+        f"--hicache-size={each_host(settings, ranks)}",
         f"--hicache-write-policy={WRITE[settings.write]}",
     ]
     if settings.ssd is None and settings.shared is None:

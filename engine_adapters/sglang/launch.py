@@ -1,11 +1,13 @@
 """`hpkv launch sglang`: check what can be known before the model loads, and say how SGLang is called."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from engine_adapters import launch, launching
+from cache.sizes import format_size
+from engine_adapters import launch, launching, memory
 from engine_adapters.errors import SettingsError
 from engine_adapters.flags import refuse_clashes, value_of
 from engine_adapters.launching import Needs, Server
@@ -18,6 +20,11 @@ NEEDS = Needs("SGLang", "sglang", (0, 5, 23), ("xxhash", "cache.prefix", "engine
 _TP = ("--tp-size", "--tp", "--tensor-parallel-size")
 _PP = ("--pp-size", "--pp", "--pipeline-parallel-size")
 _DP = ("--dp-size", "--dp", "--data-parallel-size")
+_CONTEXT = (
+    ("--dcp-size", "--decode-context-parallel-size"),
+    ("--attn-cp-size", "--attention-context-parallel-size"),
+)
+_NODES = ("--nnodes",)
 
 
 @dataclass(frozen=True)
@@ -57,15 +64,40 @@ def command(one: Launch, executable: Path, environ: Mapping[str, str]) -> list[s
         if not one.has_agent(settings) and (idle := one.for_tiers()):
             raise SettingsError(f"{idle[0]} is for tiers below SGLang's own: add ssd or shared")
         refuse_clashes(one.flags, flags.TIER_CLASHES)
-        ranks = _number(one.flags, _TP) * _number(one.flags, _PP)
-        ours += flags.tiered(settings, one.configuration(), ranks)
+        if one.has_agent(settings):
+            layout = value_of(one.flags, "--hicache-mem-layout", flags.LAYOUTS[0])
+            flags.refuse_unserved(layout, math.prod(_number(one.flags, names) for names in _CONTEXT))
+        ours += flags.tiered(settings, one.configuration(), _ranks(one))
     return [str(executable), "serve", f"--model-path={one.model}", *ours, *one.flags]
+
+
+def notice(one: Launch, environ: Mapping[str, str]) -> str:
+    """What of `host` is left out, if anything is. Raises SettingsError."""
+    settings = one.settings(environ)
+    if settings.host is None:
+        return ""
+    ranks = _ranks(one)
+    each = flags.each_host(settings, ranks)
+    taken = ranks * each * flags.GB
+    if taken == settings.host:
+        return ""
+    who = f"{ranks} ranks take {each} GB each" if ranks > 1 else f"it takes {each} GB"
+    return (
+        f"host={format_size(settings.host)}: SGLang counts each rank's memory in whole GB (10^9 bytes), "
+        f"so {who}, in all {taken // flags.GB} of {settings.host / flags.GB:.4g} GB"
+    )
 
 
 def check(one: Launch, executable: Path, environ: Mapping[str, str]) -> None:
     """Refuse what can't work, in seconds. Raises SettingsError."""
+    memory.require((one.settings(environ).host or 0) // _number(one.flags, _NODES))
     launch.check(one, NEEDS, executable, environ)
     launching.require_bindable("--port", [one.server(one.flags).address])
+
+
+def _ranks(one: Launch) -> int:
+    """Those that share `host`."""
+    return _number(one.flags, _TP) * _number(one.flags, _PP)
 
 
 def _number(flags: Sequence[str], names: Sequence[str]) -> int:

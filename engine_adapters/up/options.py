@@ -49,7 +49,10 @@ class Options:
             raise UpError(f"--port {self.port} is also a replica's; set --engine-port to other ports")
         for url in self.engines:
             if not re.match(r"https?://[^/\s]+", url):
-                raise UpError(f"--engines: {url} is not the URL of an engine, such as http://127.0.0.1:8101")
+                raise UpError(
+                    f"--engines (ENGINES=): {url} is not the URL of an engine: write it as in "
+                    "http://127.0.0.1:8101, whatever its kind, which is found by asking it"
+                )
 
     @property
     def kinds(self) -> list[str]:

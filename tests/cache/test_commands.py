@@ -55,6 +55,14 @@ def test_stat_shows_each_part(folder: Path) -> None:
     living.close()
 
 
+@pytest.mark.parametrize("columns", ["20", "40", "80"])
+def test_stat_breaks_no_name(folder: Path, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    filled(folder, 0, 5).close()
+    (line,) = (line for line in run("stat", folder).output.splitlines() if "at rest" in line)
+    assert BASE.fingerprint.hex() in line
+
+
 def test_ls_lists_pages_of_a_tenant(folder: Path) -> None:
     filled(folder, 0, 3, tenant=0xAB).close()
     filled(folder, 3, 5).close()

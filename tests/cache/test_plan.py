@@ -58,6 +58,18 @@ def test_the_threshold_counts_the_gain() -> None:
     assert plan(found, computed=100, threshold=0).reason is Reason.MISS
 
 
+@pytest.mark.parametrize("threshold", [0, 3, 10])
+def test_a_threshold_within_a_page_leaves_the_rest_to_the_cost(threshold: int) -> None:
+    assert plan(match((HOST, 1)), threshold=threshold).cut == 1
+    dear = costs(host=100.0)
+    assert plan(match((HOST, 1)), threshold=threshold, prices=dear).reason is Reason.COST
+
+
+def test_a_threshold_within_a_page_counts_where_a_part_of_the_page_is_computed() -> None:
+    assert plan(match((HOST, 1)), computed=7, threshold=3).cut == 1
+    assert plan(match((HOST, 1)), computed=8, threshold=3).reason is Reason.THRESHOLD
+
+
 def test_a_cut_below_the_threshold_is_no_candidate() -> None:
     made = plan(match((HOST, 5), (SHARED, 1)), threshold=60)
     assert (made.cut, made.reason) == (6, Reason.LOAD)

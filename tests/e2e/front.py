@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import httpx2
 import yaml
 
-from tests.e2e.tiered import Tiered, until
+from tests.e2e.tiered import Tiered
 from tests.e2e.tiered_sglang import TieredSglang
 from tests.engines import MODEL
 from tests.serving import Serving, serving
+from tests.waiting import until
 
 
 class Said(NamedTuple):

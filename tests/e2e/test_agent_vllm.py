@@ -24,10 +24,11 @@ from engine_adapters.events import Tier
 from engine_adapters.vllm.launch import Launch
 from tests.e2e import agents
 from tests.e2e.agents import brought, following, spans
-from tests.e2e.tiered import BLOCK, FLAGS, PAGE_BYTES, THRESHOLD, Tiered, crew_of, prompt, until
+from tests.e2e.tiered import BLOCK, FLAGS, PAGE_BYTES, THRESHOLD, Tiered, crew_of, prompt
 from tests.engines import LORA, LORA_FOLDERS, MODEL, Pool, ready
 from tests.lora import make_adapter
 from tests.serving import Serving, serving
+from tests.waiting import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.front import Said, gateway
-from tests.e2e.tiered import BLOCK, PAGE_BYTES, Tiered, crew_of, prompt, until
+from tests.e2e.tiered import BLOCK, PAGE_BYTES, Tiered, crew_of, prompt
 from tests.engines import Pool, ready
+from tests.waiting import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 

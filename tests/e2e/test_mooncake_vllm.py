@@ -10,8 +10,9 @@ import pytest
 
 from tests.cache.stores.mooncake.pool import Master
 from tests.e2e.front import Front, Said, gateway
-from tests.e2e.tiered import BLOCK, PAGE_BYTES, Tiered, crew_of, prompt, until
+from tests.e2e.tiered import BLOCK, PAGE_BYTES, Tiered, crew_of, prompt
 from tests.engines import Pool, ready
+from tests.waiting import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 

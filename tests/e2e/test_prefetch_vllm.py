@@ -24,8 +24,9 @@ from engine_adapters.events import Tier
 from tests.e2e.agents import ask, brought, following, spans
 from tests.e2e.front import Front, Said
 from tests.e2e.front import gateway as front_of
-from tests.e2e.tiered import BLOCK, FLAGS, PAGE_BYTES, Tiered, crew_of, prompt, until
+from tests.e2e.tiered import BLOCK, FLAGS, PAGE_BYTES, Tiered, crew_of, prompt
 from tests.engines import MODEL, Pool, ready
+from tests.waiting import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 import yaml
 from openai import AsyncOpenAI
 
+from tests.e2e.said import Said
 from tests.engines import LORA, MODEL, OTHER_LORA, Replica
 from tests.serving import Serving, serving
 
@@ -41,14 +41,14 @@ class Talk:
                     return
                 await asyncio.sleep(0.2)
 
-    async def say(self, messages: list[dict[str, str]], **fields: Any) -> "Said":
+    async def say(self, messages: list[dict[str, str]], **fields: Any) -> Said:
         body = {"model": MODEL, "messages": messages, "temperature": 0, "max_tokens": 4, **fields}
         answer = await self.client.post("/v1/chat/completions", json=body)
         assert answer.status_code == 200, answer.text
         said = Said(answer)
         self.prompt += said.prompt
         self.reported += said.cached
-        self.errors += abs(sum(said.predicted.values()) - said.cached)
+        self.errors += abs(said.expected - said.cached)
         whole = (said.prompt - 1) // BLOCK * BLOCK
         await self._hear(body, lambda held: held.get(said.replica, 0) >= whole)
         return said
@@ -69,18 +69,6 @@ class Talk:
         answer = await self.client.post("/v1/route", json=body)
         assert answer.status_code == 200, answer.text
         return {one["replica"]: sum(one["held_tokens"].values()) for one in answer.json()["candidates"]}
-
-
-class Said:
-    def __init__(self, answer: httpx2.Response) -> None:
-        usage = answer.json()["usage"]
-        self.prompt: int = usage["prompt_tokens"]
-        self.cached: int = (usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0
-        tiers = answer.headers["x-hpkv-cached-tokens"]
-        self.predicted = {tier: int(count) for tier, count in re.findall(r"(\w+)=(\d+)", tiers)}
-        self.replica: str = answer.headers["x-hpkv-replica"]
-        self.text: str = answer.json()["choices"][0]["message"]["content"]
-        self.by_source: dict[str, int] = answer.json().get("sglext", {}).get("cached_tokens_details", {})
 
 
 @contextlib.asynccontextmanager
@@ -167,7 +155,7 @@ async def test_what_the_host_tier_holds_is_known_and_counted_by_source(
         tiered.reset_cache()
         await one.forget([first])
         said = await one.say([first, assistant("None."), user("More?")])
-        assert sum(said.predicted.values()) == said.cached == 0
+        assert said.expected == said.cached == 0
 
 
 async def test_a_killed_sglang_replicas_pages_are_forgotten(talk: Talk, sglang_replicas: Replicas) -> None:
@@ -177,7 +165,7 @@ async def test_a_killed_sglang_replicas_pages_are_forgotten(talk: Talk, sglang_r
     await asyncio.to_thread(home.restart)
     await talk.ready(2)
     said = await talk.say([*messages, assistant(first.text), user("More.")])
-    assert sum(said.predicted.values()) == said.cached == 0
+    assert said.expected == said.cached == 0
 
 
 async def test_a_flush_behind_our_back_misroutes_one_request_at_most(
@@ -189,7 +177,7 @@ async def test_a_flush_behind_our_back_misroutes_one_request_at_most(
     wrong = 0
     for i in range(3):
         said = await talk.say([*messages, assistant(first.text), user(f"More {i}.")])
-        wrong += sum(said.predicted.values()) > said.cached
+        wrong += said.expected > said.cached
     assert wrong <= 1
 
 
@@ -205,7 +193,7 @@ async def test_a_new_gateway_finds_what_lies_in_sglang(
     async with talking(sglang_replicas, tmp_path) as again:
         said_again = [await again.say(messages) for messages in histories]
     assert [said.replica for said in said_again] == homes
-    assert all(sum(said.predicted.values()) == said.cached > 0 for said in said_again)
+    assert all(said.expected == said.cached > 0 for said in said_again)
 
 
 async def test_salts_share_nothing_in_sglang(talk: Talk) -> None:
@@ -213,9 +201,9 @@ async def test_salts_share_nothing_in_sglang(talk: Talk) -> None:
     await talk.say(messages, cache_salt="tenant-a")
     for salt in ("tenant-b", None):
         said = await talk.say(messages, **({"cache_salt": salt} if salt else {}))
-        assert sum(said.predicted.values()) == said.cached == 0
+        assert said.expected == said.cached == 0
     said = await talk.say(messages, cache_salt="tenant-a")
-    assert sum(said.predicted.values()) == said.cached > 0
+    assert said.expected == said.cached > 0
 
 
 BAD: list[tuple[str, dict[str, Any], str | None]] = [
@@ -297,7 +285,7 @@ async def test_a_chat_whose_replica_dies_goes_on_with_the_other_engine(
     assert second.replica != first.replica
     again = await mixed.say([*messages, assistant(second.text), user("And?")])
     assert again.replica == second.replica
-    assert sum(again.predicted.values()) == again.cached > 8 * PAGE
+    assert again.expected == again.cached > 8 * PAGE
 
 
 async def test_adapters_a_salt_and_the_base_share_nothing_in_sglang(
@@ -309,9 +297,9 @@ async def test_adapters_a_salt_and_the_base_share_nothing_in_sglang(
     async with talking((sglang,), tmp_path) as talk:
         for fields in ({"model": LORA}, {"model": OTHER_LORA}, {"cache_salt": LORA}, {}):
             first = await talk.say(messages, **fields)
-            assert sum(first.predicted.values()) == first.cached == 0, fields
+            assert first.expected == first.cached == 0, fields
             again = await talk.say(messages, **fields)
-            assert sum(again.predicted.values()) == again.cached > 8 * PAGE, fields
+            assert again.expected == again.cached > 8 * PAGE, fields
 
 
 async def test_an_adapters_follow_ups_go_to_the_engine_that_holds_them(
@@ -327,10 +315,10 @@ async def test_an_adapters_follow_ups_go_to_the_engine_that_holds_them(
             messages += [assistant(first.text), user("And more?")]
             for fields in ({"model": OTHER_LORA}, {}):
                 other = await talk.say(messages, **fields)
-                assert sum(other.predicted.values()) == other.cached <= PAGE  # of the system's own prompt
+                assert other.expected == other.cached <= PAGE  # of the system's own prompt
             again = await talk.say(messages, model=LORA)
             assert again.replica == first.replica
-            assert sum(again.predicted.values()) == again.cached > 8 * PAGE
+            assert again.expected == again.cached > 8 * PAGE
 
 
 def running(replicas: Replicas) -> int:

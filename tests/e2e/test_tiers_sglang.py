@@ -23,9 +23,10 @@ from engine_adapters.errors import AgentRefused
 from engine_adapters.up.crew import Crew
 from tests.e2e.agents import brought, listed, spans
 from tests.e2e.front import gateway
-from tests.e2e.tiered import Tiered, changed_rows, crew_of, flip, prompt, until
+from tests.e2e.tiered import Tiered, changed_rows, crew_of, flip, prompt
 from tests.e2e.tiered_sglang import PAGE, PAGE_BYTES, STORAGE, THRESHOLD, Answer, TieredSglang, names
 from tests.engines import HOME, LORA_FOLDERS, LORAS, MODEL, Pool, ready
+from tests.waiting import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 

@@ -15,11 +15,12 @@ from engine_adapters.events import Tier
 from engine_adapters.up.crew import Crew
 from tests.e2e.agents import brought, following, listed
 from tests.e2e.load import many_turns
-from tests.e2e.tiered import crew_of, prompt, until
+from tests.e2e.tiered import crew_of, prompt
 from tests.e2e.tiered_sglang import PAGE, PAGE_BYTES, Small, TieredSglang, names
 from tests.engines import Pool, ready
 from tests.fakes.lessor import Gateway
 from tests.ports import free_port
+from tests.waiting import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 

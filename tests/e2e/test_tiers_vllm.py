@@ -10,19 +10,9 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import httpx2
 import pytest
 
-from tests.e2e.tiered import (
-    BLOCK,
-    PAGE_BYTES,
-    THRESHOLD,
-    Answer,
-    Tiered,
-    changed_rows,
-    crew_of,
-    flip,
-    prompt,
-    until,
-)
+from tests.e2e.tiered import BLOCK, PAGE_BYTES, THRESHOLD, Answer, Tiered, changed_rows, crew_of, flip, prompt
 from tests.engines import MODEL, Pool, ready
+from tests.waiting import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 

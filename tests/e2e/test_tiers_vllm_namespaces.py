@@ -8,9 +8,10 @@ from typing import NamedTuple
 import pytest
 
 from engine_adapters.up.crew import Crew
-from tests.e2e.tiered import BLOCK, FLAGS, Answer, Tiered, crew_of, prompt, until
+from tests.e2e.tiered import BLOCK, FLAGS, Answer, Tiered, crew_of, prompt
 from tests.engines import HOME, MODEL, Pool, ready
 from tests.lora import make_adapter
+from tests.waiting import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tests.e2e.tiered import BLOCK, FLAGS, Tiered, crew_of, prompt, until
+from tests.e2e.tiered import BLOCK, FLAGS, Tiered, crew_of, prompt
 from tests.engines import HOME, MODEL, Pool, ready
+from tests.waiting import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 

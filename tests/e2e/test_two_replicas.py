@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx2
@@ -14,6 +14,7 @@ from openai import APIError, AsyncOpenAI, NotFoundError
 
 from tests.engines import MODEL, Replica
 from tests.serving import Serving, serving
+from tests.waiting import until
 
 pytestmark = pytest.mark.engine
 
@@ -50,13 +51,6 @@ def metric(replicas: Replicas, name: str) -> float:
 
 def running(replicas: Replicas) -> float:
     return metric(replicas, "vllm:num_requests_running")
-
-
-def until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 async def test_a_chat(sdk: AsyncOpenAI, replicas: Replicas) -> None:

@@ -7,7 +7,7 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from engine_adapters.up.state import Folder
 from engine_adapters.vllm import cpu, launch
 from tests.engines import HOME, MODEL, Pool, Replica
 from tests.ports import free_port
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 BLOCK = 32
@@ -226,13 +227,6 @@ def prompt(seed: int, tokens: int) -> list[int]:
         random.Random(seed).randrange(1000, 40000),
         *random.Random(seed + 1).choices(range(1000, 40000), k=tokens - 1),
     ]
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it didn't happen in time"
-        time.sleep(0.1)
 
 
 def changed_rows(before: bytes, after: bytes) -> list[int]:

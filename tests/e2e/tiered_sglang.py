@@ -23,9 +23,10 @@ from engine_adapters.up import fleet, options
 from engine_adapters.up.crew import Crew
 from engine_adapters.up.progress import Progress
 from tests.e2e import agents
-from tests.e2e.tiered import Metrics, until
+from tests.e2e.tiered import Metrics
 from tests.engines import HOME, MODEL, Replica
 from tests.ports import free_port
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 PAGE = 16

@@ -1,7 +1,7 @@
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from engine_adapters.registration import Registration, Replica, reachable
 from engine_adapters.settings import GatewaySettings
 from tests.fakes.lessor import Gateway
+from tests.waiting import until
 
 KEY = "an-admin-key"
 REPLICA = Replica(url="http://gpu1:8001", engine="vllm", events="tcp://gpu1:5557", replay="tcp://gpu1:5558")
@@ -32,13 +33,6 @@ def registered(url: str, key_file: Path | None) -> Iterator[Registration]:
     settings = GatewaySettings(url=url, replica_url=REPLICA.url, admin_key_file=key_file)
     with contextlib.closing(Registration(settings, REPLICA, lease_s=0.3)) as registration:
         yield registration
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_a_lease_is_taken_renewed_and_given_back(gateway: Gateway, key_file: Path) -> None:

@@ -7,7 +7,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import trustme
 from tests.fakes.engine import FakeEngine
 from tests.gateway.conftest import chat
 from tests.serving import Serving, serving
+from tests.waiting import until
 
 
 @contextlib.contextmanager
@@ -39,13 +40,6 @@ def answering(**environ: str) -> Iterator[tuple[Serving, FakeEngine, Iterator[by
 
 def ready(served: Serving) -> Any:
     return served.client.get("/readyz").json()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_sigterm_lets_streams_finish_and_refuses_new_ones() -> None:

@@ -1,3 +1,5 @@
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,17 @@ def test_flags_beat_environment_beats_file(tmp_path: Path, monkeypatch: pytest.M
     assert settings.listen.port == 3
     assert settings.listen.host == "localhost"
     assert settings.limits.body_bytes == 22
+
+
+def test_the_readmes_sample_works_as_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    sample, pasted = re.findall(r"```yaml\n(listen:.*?)```\n\n```sh\n(.*?)\n", readme, re.DOTALL)[0]
+    subprocess.run(pasted, shell=True, cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    settings = load(sample, tmp_path)
+    assert settings.access.api_keys == {hash_key((tmp_path / "api-keys").read_text().strip().encode())}
+    assert settings.access.admin_keys == {hash_key((tmp_path / "admin-keys").read_text().strip().encode())}
+    assert [replica.engine for replica in settings.replicas] == ["vllm", "sglang"]
 
 
 def test_an_unknown_key_names_itself_and_its_nearest(tmp_path: Path) -> None:

@@ -8,12 +8,11 @@ from cache.errors import SettingsError as CacheSettingsError
 from cache.keys import Base
 from engine_adapters import weights
 from engine_adapters.errors import SettingsError
+from engine_adapters.sglang import flags
 
 from .pool import Pool
 
 ENGINE = "sglang"
-LAYOUTS = ("page_first", "page_first_direct", "page_first_kv_split")
-"""In which a page's bytes are a few large buffers."""
 
 
 def base(config: Any, pool: Pool, memory: Path) -> Base:
@@ -120,13 +119,7 @@ def refuse_arguments(arguments: Any) -> None:
 
 def refuse_unserved(config: Any, pool: Pool) -> None:
     """Raise SettingsError for a configuration whose pages the tiers can't hold."""
-    if pool.layout not in LAYOUTS:
-        raise SettingsError(
-            f"--hicache-mem-layout={pool.layout} scatters a page over many small buffers: use page_first, or "
-            "page_first_direct with --hicache-io-backend=direct"
-        )
-    if config.dcp_size > 1 or config.attn_cp_size > 1:
-        raise SettingsError("context parallelism splits a page's tokens over ranks: not served with tiers")
+    flags.refuse_unserved(pool.layout, config.dcp_size * config.attn_cp_size)
     if config.should_split_heads:
         raise SettingsError("tp_lcm_size splits pages by heads: leave it out")
 

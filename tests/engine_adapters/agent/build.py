@@ -54,7 +54,7 @@ class Naming(Inside):
             model="m",
             namespace=BASE.namespace(),
             loras={LORA: BASE.namespace(LORA)},
-            tiers={"gpu": wire.TierInfo(capacity_bytes=5)},
+            tiers={"gpu": wire.TierInfo(capacity_bytes=2 << 20)},
             events="ipc:///events",
         )
 

@@ -286,7 +286,7 @@ async def test_hello_names_namespaces(both) -> None:
     assert identity.namespace == served.inside.facts().namespace.hex()
     assert identity.loras == {LORA: served.inside.facts().loras[LORA].hex()}
     assert identity.events == "ipc:///events"
-    assert identity.tiers["gpu"].capacity_bytes == 5
+    assert identity.tiers["gpu"].capacity_bytes == 2 << 20
 
 
 def test_page_names_agree_with_the_index(serve: Serve) -> None:

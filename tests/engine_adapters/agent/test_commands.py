@@ -39,6 +39,16 @@ def test_who_it_is_and_how_it_fares(served: Served) -> None:
     assert json.loads(run(served, "stats", "--json"))["threshold"] == 16
 
 
+def test_of_gpu_the_agent_knows_the_size_alone(serve: Serve) -> None:
+    (gpu,) = (line for line in run(serve(), "hello").splitlines() if line.startswith("gpu"))
+    assert gpu == "gpu: 2.0 MiB"
+
+
+def test_a_ticket_that_is_none(served: Served) -> None:
+    for cancel in ([], ["--cancel"]):
+        assert run(served, "status", "12345", *cancel).startswith("no such ticket")
+
+
 def test_a_prompts_way_up(served: Served, prompt: str) -> None:
     assert run(served, "match", "--tokens", prompt) == "no tier has any of it\n"
     served.put(PROMPT)
@@ -73,8 +83,8 @@ def test_clear_wants_a_salt_or_all(served: Served, prompt: str, tmp_path: Path) 
     served.put(PROMPT, salt="a")
     assert served.rig.tiers.drain(5)
     (tmp_path / "salt").write_text("a\n")
-    assert "or --all" in run(served, "clear", fails=2)
-    assert "or --all" in run(served, "clear", "--all", env={"HPKV_SALT": "a"}, fails=2)
+    assert "pass --salt-file FILE (or set HPKV_SALT)" in run(served, "clear", fails=2)
+    assert "leave one out" in run(served, "clear", "--all", env={"HPKV_SALT": "a"}, fails=2)
     assert run(served, "clear", "--tier", "host", env={"HPKV_SALT": "b"}) == "0 pages removed\n"
     assert run(served, "match", "--tokens", prompt, env={"HPKV_SALT": "a"}).startswith("up to 64: host")
     assert run(served, "clear", "--salt-file", str(tmp_path / "salt")) == "8 pages removed\n"

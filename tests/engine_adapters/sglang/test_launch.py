@@ -1,5 +1,6 @@
 """`hpkv launch sglang`, and how a CPU replica is started."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -10,13 +11,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from engine_adapters import launching
+from engine_adapters import launching, memory
 from engine_adapters.commands import app
 from engine_adapters.errors import SettingsError
 from engine_adapters.settings import Tiers
 from engine_adapters.sglang import cpu, launch
 from engine_adapters.sglang.cpu import CpuReplica
 from engine_adapters.sglang.settings import load_settings
+from engine_adapters.tiers import parse_tiers
+
+STORED = "--tiers=host=3GB,ssd=/data/kv:4GiB"
 
 
 @pytest.fixture
@@ -119,9 +123,54 @@ def test_tiers_become_sglangs_host_tier_and_our_backend_below_it(env: Path) -> N
 
 
 def test_host_alone_is_sglangs_own_affair(env: Path) -> None:
-    command = shown(env, "--tiers=host=2GB")
+    command = shown(env, "--tiers=host=2GB", "--", "--hicache-mem-layout=layer_first")
     assert "--enable-hierarchical-cache" in command
     assert not any("storage-backend" in part for part in command)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--tiers=host=3GB", "--", "--tp", "2"], "so 2 ranks take 1 GB each, in all 2 of 3 GB"),
+        (["--tiers=host=64GiB"], "host=64GiB: SGLang counts each rank's memory in whole GB"),
+        (["--tiers=host=64GiB"], "so it takes 68 GB, in all 68 of 68.72 GB"),
+    ],
+)
+def test_what_is_left_out_of_host_is_told_once(env: Path, arguments: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, ["launch", "sglang", "m", f"--env={env}", "--print", *arguments])
+    assert done.exit_code == 0, done.output
+    assert (done.stderr.count("whole GB"), said in done.stderr) == (1, True)
+    assert "whole GB" not in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [[], ["--tiers=host=4GB", "--", "--tp=2"]])
+def test_nothing_is_told_of_what_fits(env: Path, arguments: list[str]) -> None:
+    done = CliRunner().invoke(app, ["launch", "sglang", "m", f"--env={env}", "--print", *arguments])
+    assert (done.exit_code, done.stderr) == (0, "")
+
+
+def test_a_host_tier_that_memory_cant_hold_is_refused_first(env: Path) -> None:
+    arguments = [f"--env={env}", "--tiers=host=1000000GB"]
+    done = CliRunner().invoke(app, ["launch", "sglang", "owner/name", *arguments])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "a host tier of 1PB doesn't fit into memory" in done.stderr
+
+
+def test_each_node_has_its_share_of_host(env: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available", lambda *_: 10 * 10**9)
+    for nodes, fits in (("1", False), ("2", True)):
+        flags = ("--port=0", "--nnodes", nodes)
+        one = launch.Launch("m", parse_tiers("host=16GB"), launching.Endpoints("ipc:///e", "ipc:///r"), flags)
+        with contextlib.nullcontext() if fits else pytest.raises(SettingsError, match="doesn't fit"):
+            launch.check(one, env / "bin/sglang", os.environ)
+
+
+@pytest.mark.parametrize(
+    ("line", "loads"), [("gpu", False), ("host=2GB", False), ("host=2GB,ssd=/data/kv:4GiB", True)]
+)
+def test_the_threshold_is_told_where_something_is_loaded_by_it(line: str, loads: bool) -> None:
+    one = launch.Launch("m", parse_tiers(line), launching.Endpoints("ipc:///e", "ipc:///r"))
+    assert ("loads of 1024 tokens and more" in one.announcement({})) is loads
 
 
 def test_the_environments_threshold_is_sglangs(env: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,6 +191,10 @@ def test_the_environments_threshold_is_sglangs(env: Path, monkeypatch: pytest.Mo
         (["--tiers=host=3GB", "--", "--enable-lmcache"], "clashes"),
         (["--tiers=ssd=/data/kv:4GiB"], "set host too"),
         (["--tiers=host=3GB", "--agent=tcp://127.0.0.1:5600"], "--agent is for tiers below SGLang's own"),
+        ([STORED, "--", "--hicache-mem-layout", "layer_first"], "use page_first, or page_first_direct"),
+        ([STORED, "--", "--hicache-mem-layout=page_head"], "--hicache-mem-layout=page_head scatters"),
+        ([STORED, "--", "--decode-context-parallel-size=2"], "context parallelism"),
+        ([STORED, "--", "--attn-cp-size", "2"], "context parallelism"),
     ],
 )
 def test_tiers_that_cant_be_are_refused(env: Path, arguments: list[str], said: str) -> None:

@@ -18,6 +18,7 @@ def options(tmp_path: Path, **fields: Any) -> Options:
         ({"replicas": 0}, "--replicas 0"),
         ({"port": 8102}, "also a replica's"),
         ({"engines": ("localhost:8101",)}, "not the URL"),
+        ({"engines": ("sglang+http://gpu1:30000",)}, "whatever its kind, which is found by asking"),
     ],
 )
 def test_what_can_not_be(tmp_path: Path, fields: dict[str, Any], message: str) -> None:

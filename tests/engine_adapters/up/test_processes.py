@@ -2,7 +2,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from engine_adapters.up import processes
 from engine_adapters.up.processes import Child, Identity, Record
+from tests.waiting import until
 
 TREE = """
 import os, signal, subprocess, sys, time
@@ -39,13 +39,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for child in started:
         processes.end([child.record], grace=0)
         child.process.wait()
-
-
-def until(condition: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_ending_one_ends_its_tree_and_not_the_other(start: Start) -> None:

@@ -5,8 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,6 +18,7 @@ from cache.stores.names import name_of
 from cache.testing import PAGE_BYTES, SPACE, content, key, page
 from cache.tiers.base import Outcome, Read, Store, Write
 from tests.ports import free_port
+from tests.waiting import until
 
 SETTINGS = Settings(page_bytes=PAGE_BYTES)
 
@@ -154,14 +153,6 @@ class Process:
         assert self._process.stdout is not None
         if not self._process.stdout.closed:
             self._process.communicate(timeout=10)
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for a condition."""
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "it didn't come true in time"
-        time.sleep(0.02)
 
 
 def put(store: Store, start: int, stop: int, size: int = PAGE_BYTES) -> list[Outcome]:

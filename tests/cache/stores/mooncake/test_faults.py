@@ -15,7 +15,8 @@ from cache.stores.root import NAME
 from cache.testing import PAGE_BYTES, SPACE, content, key, page
 from cache.tiers.base import Outcome, Tier
 from cache.tiers.host import Host
-from tests.cache.stores.mooncake.pool import Master, get, put, until
+from tests.cache.stores.mooncake.pool import Master, get, put
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

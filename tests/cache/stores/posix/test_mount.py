@@ -22,6 +22,7 @@ from cache.tiers.host import Host
 from tests.cache.build import SLOW_PREFILL
 from tests.cache.stores.posix.mount import Mount
 from tests.cache.stores.posix.test_store import make, path_of
+from tests.waiting import until
 
 LIMIT = 0.6
 PATIENT = 30.0
@@ -65,13 +66,6 @@ def get(store: Store, number: int) -> Outcome:
 
 def find(store: Store, start: int, stop: int) -> int:
     return sum(store.find(SPACE, [key(n) for n in range(start, stop)]))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + PATIENT
-    while not condition():
-        assert time.monotonic() < limit, "it never came to pass"
-        time.sleep(0.01)
 
 
 def test_a_hanging_mount_holds_up_two_threads_and_nobody_else(store: Posix, mount: Mount) -> None:

@@ -41,6 +41,10 @@ class Backend:
         self.seen: list[tuple[int, float]] = []
         self.retired = False
         self.at_gateway = True
+        self.settings = SimpleNamespace(token_threshold=0)
+
+    def heed(self, stop: object) -> None:
+        pass
 
     def leave_gateway(self) -> None:
         self.at_gateway = False
@@ -108,6 +112,17 @@ def test_a_loras_pages_are_neither_stored_nor_loaded(
 def test_without_loras_extra_keys_are_clients_own(monkeypatch: pytest.MonkeyPatch, backend: Backend) -> None:
     install(monkeypatch)
     assert done(LORA) == ["store", "load"]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "taken"), [(0, PAGE), (PAGE - 1, PAGE), (PAGE, PAGE), (PAGE + 1, PAGE + 1)]
+)
+def test_a_threshold_below_a_page_is_a_page(backend: Backend, threshold: int, taken: int) -> None:
+    backend.settings.token_threshold = threshold
+    controller = SimpleNamespace(prefetch_threshold=256, storage_stop_event=None)
+    cache = SimpleNamespace(enable_storage=True, cache_controller=controller, page_size=PAGE)
+    plugin.turn_on(None, SimpleNamespace(_cache=cache))
+    assert cache.prefetch_threshold == controller.prefetch_threshold == taken
 
 
 def test_others_storage_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
