@@ -96,7 +96,12 @@ class Replica:
         httpx2.post(f"{self.url}{path}", timeout=30).raise_for_status()
 
     def kill(self) -> None:
-        """End all of its processes without warning; returns when they are gone."""
+        """End all of its processes without warning; returns when they are gone.
+
+        Stopped first, none lives to tell clients of another one's end.
+        """
+        self._child.signal(signal.SIGSTOP)
+        self._child.signal(signal.SIGKILL)
         processes.end([self._child.record], grace=0)
         self._child.process.wait()
 
