@@ -124,6 +124,17 @@ def test_prefetches_beyond_half_of_host_disturb_nobody(engine: TieredSglang) -> 
     assert (engine.stats().tickets, engine.metrics().get("hpkv_errors")) == (0, 0)
 
 
+def test_what_sglang_has_itself_stays_on_ssd(engine: TieredSglang) -> None:
+    """However much comes after it: the hottest pages go last, though nobody asks for them there."""
+    kept, *others = (prompt(2100 + number, PAGES * PAGE + 1) for number in range(SSD_PAGES // PAGES + 3))
+    for tokens in others:
+        engine.complete(kept, most=1)
+        engine.complete(tokens, most=1)
+        until(lambda tokens=tokens: names(tokens) <= listed(engine.agent, "ssd"))  # type: ignore[misc]
+    assert names(kept) <= listed(engine.agent, "ssd")
+    assert not names(others[0]) <= listed(engine.agent, "ssd"), "more came than there is room for"
+
+
 def test_settings_that_cannot_be_stop_it_before_the_model_loads(engine: TieredSglang) -> None:
     environment = {**engine.environment, "HPKV_CACHE__WRITE": "sometimes"}
     command = [*engine.command, f"--port={free_port()}"]

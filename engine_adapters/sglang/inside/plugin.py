@@ -18,7 +18,7 @@ from engine_adapters.sglang.settings import told_settings
 
 from . import identity
 from .desk import Drop, Fetch
-from .names import Names, Owner
+from .names import Owner
 
 if TYPE_CHECKING:
     from .storage import HpkvStorage
@@ -96,7 +96,7 @@ def fetch(
         if _of_lora(extra_key):
             return None
         tokens = array("q", matched_prefix_tokens or ()) + array("q", new_input_tokens)
-        _note_prompt(cache, tokens, Owner(cache_salt, extra_key))
+        _note_prompt(cache, tokens, len(matched_prefix_tokens or ()), Owner(cache_salt, extra_key))
         if extra_key is None and backend.carrier(cache).join(request, tokens, cache_salt):
             return None
     return original(
@@ -130,24 +130,26 @@ def _of_lora(extra_key: str | None) -> bool:
 
 @_quietly
 def _note_backup(cache: Any, node_id: Any, owner: Owner) -> None:
-    names = _names()
+    backend = _backend()
     spec = cache.tree_core.build_storage_backup_spec(node_id, True)
-    if names is not None and spec is not None:
+    if backend is not None and spec is not None:
         parent = spec.prefix_keys[-1] if spec.prefix_keys else None
-        names.note(spec.hash_value, spec.token_ids, parent, owner)
+        backend.names.note(spec.hash_value, spec.token_ids, parent, owner)
 
 
 @_quietly
-def _note_prompt(cache: Any, tokens: "array[int]", owner: Owner) -> None:
-    """What comes from storage has its names from here."""
-    names = _names()
-    if names is None:
+def _note_prompt(cache: Any, tokens: "array[int]", matched: int, owner: Owner) -> None:
+    """What comes from storage has its names from here. What SGLang has itself is in use there, too."""
+    backend = _backend()
+    if backend is None:
         return
     from sglang.srt.mem_cache.radix_cache import RadixKey
     from sglang.srt.mem_cache.utils import get_storage_hash_str
 
     key = RadixKey(tokens, extra_key=owner.extra_key, cache_salt=owner.salt).page_aligned(cache.page_size)
-    names.note(get_storage_hash_str(key, None, page_size=cache.page_size), tokens, None, owner)
+    keys = get_storage_hash_str(key, None, page_size=cache.page_size)
+    backend.names.note(keys, tokens, None, owner)
+    backend.touch(keys[: matched // cache.page_size])
 
 
 @_quietly
@@ -279,8 +281,3 @@ def _storage() -> "type[HpkvStorage]":
 
 def _backend() -> "HpkvStorage | None":
     return _storage().current
-
-
-def _names() -> Names | None:
-    backend = _backend()
-    return backend.names if backend is not None else None

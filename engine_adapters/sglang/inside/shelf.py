@@ -126,6 +126,11 @@ class Shelf:
         if buffers:
             self._going.give(buffers, ticket)
 
+    def touch(self, keys: Sequence[str]) -> None:
+        """SGLang uses these pages from its own tiers: it never asks for the hottest, and they must not go."""
+        if keys and not self.retired:
+            self.tiers.touch(self._namespace, _raw(keys))
+
     def close(self) -> None:
         """Stop the threads, close the stores."""
         self.tiers.close()

@@ -126,6 +126,11 @@ class HpkvStorage(HiCacheStorage):  # type: ignore[misc]
         if self._shelf is not None:
             self._shelf.stopping = stop.is_set
 
+    def touch(self, keys: Sequence[str]) -> None:
+        """SGLang uses these pages from its own tiers."""
+        if self._shelf is not None:
+            self._shelf.touch(keys)
+
     def retire(self) -> None:
         """Store and load nothing any more: pages' names would lie."""
         if self._shelf is not None:

@@ -2,7 +2,7 @@
 
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -42,6 +42,10 @@ class Backend:
         self.retired = False
         self.at_gateway = True
         self.settings = SimpleNamespace(token_threshold=0)
+        self.touched: list[str] = []
+
+    def touch(self, keys: Sequence[str]) -> None:
+        self.touched += keys
 
     def heed(self, stop: object) -> None:
         pass
@@ -138,6 +142,16 @@ def test_names_are_noted_on_both_ways(monkeypatch: pytest.MonkeyPatch, backend: 
     done(None, "salt")
     keys = hashes(RadixKey(TOKENS, None, "salt"), None, PAGE)
     assert [backend.names.page(key).end_token for key in keys] == [PAGE, 2 * PAGE]
+
+
+def test_what_sglang_has_itself_is_in_use_in_storage_too(
+    monkeypatch: pytest.MonkeyPatch, backend: Backend
+) -> None:
+    install(monkeypatch)
+    cache = SimpleNamespace(tree_core=TreeCore(None, None), page_size=PAGE)
+    matched, rest = TOKENS[: PAGE + 1], TOKENS[PAGE + 1 :]
+    plugin.fetch(lambda *_, **__: None, cache, REQUEST, 7, rest, matched_prefix_tokens=matched)
+    assert backend.touched == hashes(RadixKey(TOKENS, None, None), None, PAGE)[:1]
 
 
 def test_a_hook_that_fails_stops_nothing(

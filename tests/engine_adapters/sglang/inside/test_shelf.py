@@ -97,6 +97,18 @@ def test_what_was_put_is_found_and_comes_back_whole(
     assert content(into[4:]) == content(host_pages()[4:])
 
 
+def test_what_sglang_has_itself_outlasts_what_it_never_asked_for_again(
+    make: MakeShelf, tmp_path: Path
+) -> None:
+    limits = Limits(cap=4 * (BYTES + 4096), free_floor=0)
+    shelf = make(Ssd(tmp_path / "ssd", BASE.fingerprint, BYTES, limits))
+    for key, page in zip(KEYS, host_pages(fill=1), strict=True):
+        shelf.put([key], [page])
+        shelf.touch(KEYS[:1])
+    assert shelf.tiers.drain(10)
+    assert [shelf.exists([key]) for key in KEYS[:2]] == [1, 0]
+
+
 def test_pages_outlive_the_engine_and_tell_their_names(make: MakeShelf, tmp_path: Path) -> None:
     first = make(ssd(tmp_path))
     first.put(KEYS, host_pages(fill=1))
