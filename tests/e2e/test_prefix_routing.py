@@ -1,19 +1,13 @@
 """Requests go where their prefix lies, on two real vLLM replicas."""
 
 import asyncio
-import contextlib
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
-import httpx2
 import pytest
-import yaml
 
-from tests.e2e.said import Said
+from tests.e2e.talk import Talk, assistant, talking, user
 from tests.engines import LORA, MODEL, Replica
-from tests.serving import Serving, serving
 
 pytestmark = pytest.mark.engine
 
@@ -23,86 +17,12 @@ SYSTEM = "You are the assistant of a large company. Follow each of its rules. " 
 """Some 700 tokens."""
 
 
-@contextlib.contextmanager
-def gateway(replicas: Replicas, folder: Path, **sections: Any) -> Iterator[Serving]:
-    settings = {
-        "replicas": [
-            {"name": r.name, "url": r.url, "events": r.events, "replay": r.replay} for r in replicas
-        ],
-        **sections,
-    }
-    file = folder / "hpkv.yaml"
-    file.write_text(yaml.safe_dump(settings))
-    with serving("--config", str(file)) as served:
-        deadline = time.monotonic() + 60
-        while not all_up(served):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        yield served
-
-
-def all_up(served: Serving) -> bool:
-    states = served.client.get("/readyz").json()["replicas"]
-    return all(state["state"] == "up" for state in states)
-
-
 @pytest.fixture
-async def talk(replicas: Replicas, tmp_path: Path) -> AsyncIterator["Talk"]:
+async def talk(replicas: Replicas, tmp_path: Path) -> AsyncIterator[Talk]:
     for replica in replicas:
-        httpx2.post(f"{replica.url}/reset_prefix_cache", timeout=30).raise_for_status()
-    with gateway(replicas, tmp_path) as served:
-        async with Talk(served) as talking:
-            await talking.ready()
-            yield talking
-
-
-class Talk:
-    """A client that keeps the books."""
-
-    def __init__(self, served: Serving) -> None:
-        self.client = httpx2.AsyncClient(base_url=served.url, timeout=180)
-        self.prompt = self.reported = self.errors = 0
-
-    async def __aenter__(self) -> "Talk":
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.client.aclose()
-
-    async def ready(self) -> None:
-        async with asyncio.timeout(60):
-            while True:
-                models = (await self.client.get("/readyz")).json()["models"]
-                if models and models[0]["prefixes"] == "agrees":
-                    return
-                await asyncio.sleep(0.2)
-
-    async def knows(self, messages: list[dict[str, str]]) -> None:
-        """Wait until it has heard all that a replica holds of a prompt; all prompts begin with a block of the
-        template's."""
-        body, before = {"model": MODEL, "messages": messages}, 0
-        async with asyncio.timeout(60):
-            while True:
-                answer = (await self.client.post("/v1/route", json=body)).json()
-                held = max((one["held_tokens"]["gpu"] for one in answer["candidates"]), default=0)
-                if held > 100 and held == before:
-                    return
-                before = held
-                await asyncio.sleep(0.2)
-
-    async def say(self, messages: list[dict[str, str]], **fields: Any) -> Said:
-        body = {"model": MODEL, "messages": messages, "temperature": 0, "max_tokens": 24, **fields}
-        answer = await self.client.post("/v1/chat/completions", json=body)
-        assert answer.status_code == 200, answer.text
-        said = Said(answer)
-        self.prompt += said.prompt
-        self.reported += said.cached
-        self.errors += abs(said.expected - said.cached)
-        return said
-
-
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
+        replica.reset_cache()
+    async with talking(replicas, tmp_path) as one:
+        yield one
 
 
 async def test_follow_ups_go_to_the_replica_that_holds_them(talk: Talk) -> None:
@@ -113,7 +33,7 @@ async def test_follow_ups_go_to_the_replica_that_holds_them(talk: Talk) -> None:
             question = f"Tell me something about {topic}. " * (40 if turn == 0 else 3)
             messages.append(user(f"{turn}. {question}"))
             said = await talk.say(messages)
-            messages.append({"role": "assistant", "content": said.text})
+            messages.append(assistant(said.text))
             homes[topic].add(said.replica)
             if turn:
                 assert said.cached >= 8 * 32
@@ -125,20 +45,14 @@ async def test_follow_ups_go_to_the_replica_that_holds_them(talk: Talk) -> None:
 
 async def test_a_burst_of_siblings_is_prefilled_on_one(talk: Talk) -> None:
     system = {"role": "system", "content": SYSTEM}
-    said = await asyncio.gather(
-        *(talk.say([system, user(f"Question {i}?")], max_tokens=4) for i in range(16))
-    )
+    said = await asyncio.gather(*(talk.ask([system, user(f"Question {i}?")]) for i in range(16)))
     assert len({one.replica for one in said}) == 1
 
 
 async def test_round_robin_would_prefill_a_burst_on_both(replicas: Replicas, tmp_path: Path) -> None:
-    policy = {"routing": {"policy": "round_robin"}}
-    with gateway(replicas, tmp_path, **policy) as served:
-        async with Talk(served) as talking:
-            system = {"role": "system", "content": SYSTEM}
-            said = await asyncio.gather(
-                *(talking.say([system, user(f"Question {i}?")], max_tokens=4) for i in range(4))
-            )
+    async with talking(replicas, tmp_path, known=False, routing={"policy": "round_robin"}) as one:
+        system = {"role": "system", "content": SYSTEM}
+        said = await asyncio.gather(*(one.ask([system, user(f"Question {i}?")]) for i in range(4)))
     assert len({one.replica for one in said}) == 2
 
 
@@ -147,10 +61,9 @@ async def test_a_killed_replicas_blocks_are_forgotten(talk: Talk, replicas: Repl
     first = await talk.say(messages)
     home = next(replica for replica in replicas if replica.name == first.replica)
     await asyncio.to_thread(home.restart)
-    async with asyncio.timeout(30):
-        while not await up(talk, home.name):
-            await asyncio.sleep(0.2)
-    said = await talk.say([*messages, {"role": "assistant", "content": first.text}, user("More.")])
+    await talk.up(2)
+    await talk.ready()
+    said = await talk.say([*messages, assistant(first.text), user("More.")])
     assert said.expected == said.cached == 0
 
 
@@ -158,36 +71,29 @@ async def test_a_reset_behind_our_back_misroutes_one_request_at_most(talk: Talk,
     messages = [user("Name some bridges and who built them. " * 40)]
     first = await talk.say(messages)
     home = next(replica for replica in replicas if replica.name == first.replica)
-    httpx2.post(f"{home.url}/reset_prefix_cache", timeout=30).raise_for_status()
+    home.reset_cache()
     wrong = 0
     for i in range(4):
-        said = await talk.say([*messages, {"role": "assistant", "content": first.text}, user(f"More {i}.")])
+        said = await talk.say([*messages, assistant(first.text), user(f"More {i}.")])
         wrong += said.expected > said.cached
-        await asyncio.sleep(0.3)
     assert wrong <= 1
 
 
 async def test_a_new_gateway_finds_what_lies_there(talk: Talk, replicas: Replicas, tmp_path: Path) -> None:
     histories = [[user(f"Say something about {topic}. " * 40)] for topic in TOPICS[:4]]
-    homes = []
-    for messages in histories:
-        said = await talk.say(messages)
-        messages += [{"role": "assistant", "content": said.text}, user("Go on.")]
-        homes.append(said.replica)
-    with gateway(replicas, tmp_path) as served:
-        async with Talk(served) as again:
-            await again.ready()
-            for messages in histories:
-                await again.knows(messages)
-            said_again = [await again.say(messages) for messages in histories]
-    assert [said.replica for said in said_again] == homes
+    firsts = [await talk.say(messages) for messages in histories]
+    async with talking(replicas, tmp_path) as again:
+        for messages, said in zip(histories, firsts, strict=True):
+            await again.hear(messages, said)
+            messages += [assistant(said.text), user("Go on.")]
+        said_again = [await again.say(messages) for messages in histories]
+    assert [said.replica for said in said_again] == [said.replica for said in firsts]
     assert all(said.expected == said.cached > 0 for said in said_again)
 
 
 async def test_salts_share_nothing(talk: Talk) -> None:
     messages = [user("Tell me about the markets of old towns. " * 40)]
     await talk.say(messages, cache_salt="tenant-a")
-    await asyncio.sleep(0.5)
     for salt in ("tenant-b", None):
         fields = {"cache_salt": salt} if salt else {}
         said = await talk.say(messages, **fields)
@@ -197,16 +103,13 @@ async def test_salts_share_nothing(talk: Talk) -> None:
 
 
 async def test_a_lora_and_a_salt_of_one_name_share_nothing(lora_replica: Replica, tmp_path: Path) -> None:
-    with gateway((lora_replica,), tmp_path) as served:
-        async with Talk(served) as talking:
-            await talking.ready()
-            for turn, fields in enumerate(({"cache_salt": LORA}, {"model": LORA}, {})):
-                messages = [user("Tell me about the ferries of old harbours. " * 40)]
-                first = await talking.say(messages, **fields)
-                assert first.expected == first.cached == 0, turn
-                await asyncio.sleep(0.5)
-                again = await talking.say(messages, **fields)
-                assert again.expected == again.cached > 300, turn
+    async with talking((lora_replica,), tmp_path) as one:
+        for turn, fields in enumerate(({"cache_salt": LORA}, {"model": LORA}, {})):
+            messages = [user("Tell me about the ferries of old harbours. " * 40)]
+            first = await one.say(messages, **fields)
+            assert first.expected == first.cached == 0, turn
+            again = await one.say(messages, **fields)
+            assert again.expected == again.cached > 300, turn
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
@@ -230,8 +133,3 @@ async def test_what_only_the_engine_can_render_is_known_too(talk: Talk, path: st
     else:
         pytest.fail("the prompt stays unknown")
     assert again.headers["x-hpkv-replica"] in asked
-
-
-async def up(talk: Talk, name: str) -> bool:
-    states = (await talk.client.get("/readyz")).json()["replicas"]
-    return next(state for state in states if state["name"] == name)["state"] == "up"

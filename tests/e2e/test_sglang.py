@@ -1,89 +1,21 @@
 """The gateway over real SGLang replicas, with and without SGLang's host tier, and beside one of vLLM."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-import yaml
 from openai import AsyncOpenAI
 
-from tests.e2e.said import Said
+from tests.e2e.talk import PAGE, Said, Talk, assistant, talking, user
 from tests.engines import LORA, MODEL, OTHER_LORA, Replica
-from tests.serving import Serving, serving
 
 pytestmark = pytest.mark.engine
 
 Replicas = tuple[Replica, ...]
 TOPICS = ("rivers", "clouds", "trains")
-PAGE = 16
-BLOCK = 32
-"""Tokens of vLLM's pages here; whole pages of SGLang's too."""
-
-
-class Talk:
-    """A client that keeps the books."""
-
-    def __init__(self, served: Serving) -> None:
-        self.url = served.url
-        self.client = httpx2.AsyncClient(base_url=served.url, timeout=180)
-        self.prompt = self.reported = self.errors = 0
-
-    async def ready(self, replicas: int) -> None:
-        async with asyncio.timeout(90):
-            while True:
-                told = (await self.client.get("/readyz")).json()
-                up = sum(one["state"] == "up" for one in told["replicas"])
-                if up == replicas and told["models"] and told["models"][0]["prefixes"] == "agrees":
-                    return
-                await asyncio.sleep(0.2)
-
-    async def say(self, messages: list[dict[str, str]], **fields: Any) -> Said:
-        body = {"model": MODEL, "messages": messages, "temperature": 0, "max_tokens": 4, **fields}
-        answer = await self.client.post("/v1/chat/completions", json=body)
-        assert answer.status_code == 200, answer.text
-        said = Said(answer)
-        self.prompt += said.prompt
-        self.reported += said.cached
-        self.errors += abs(said.expected - said.cached)
-        whole = (said.prompt - 1) // BLOCK * BLOCK
-        await self._hear(body, lambda held: held.get(said.replica, 0) >= whole)
-        return said
-
-    async def forget(self, messages: list[dict[str, str]]) -> None:
-        """Wait until the gateway has heard that nobody holds them any more."""
-        await self._hear({"model": MODEL, "messages": messages}, lambda held: not any(held.values()))
-
-    async def _hear(self, body: dict[str, Any], enough: Callable[[dict[str, int]], bool]) -> None:
-        """Wait for events, ten seconds at most: what is still unknown by then counts against the gateway."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(10):
-                while not enough(await self._held(body)):
-                    await asyncio.sleep(0.1)
-
-    async def _held(self, body: dict[str, Any]) -> dict[str, int]:
-        """Tokens of a prompt that the gateway believes each replica to hold."""
-        answer = await self.client.post("/v1/route", json=body)
-        assert answer.status_code == 200, answer.text
-        return {one["replica"]: sum(one["held_tokens"].values()) for one in answer.json()["candidates"]}
-
-
-@contextlib.asynccontextmanager
-async def talking(replicas: Replicas, folder: Path) -> AsyncIterator[Talk]:
-    entries = [
-        {"name": r.name, "url": r.url, "engine": r.kind, "events": r.events, "replay": r.replay}
-        for r in replicas
-    ]
-    file = folder / "hpkv.yaml"
-    file.write_text(yaml.safe_dump({"replicas": entries}))
-    with serving("--config", str(file)) as served:
-        talk = Talk(served)
-        async with talk.client:
-            await talk.ready(len(replicas))
-            yield talk
 
 
 @pytest.fixture
@@ -100,14 +32,6 @@ async def mixed(mixed_replicas: Replicas, tmp_path: Path) -> AsyncIterator[Talk]
         replica.reset_cache()
     async with talking(mixed_replicas, tmp_path) as one:
         yield one
-
-
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
-
-
-def assistant(text: str) -> dict[str, str]:
-    return {"role": "assistant", "content": text}
 
 
 async def conversations(talk: Talk, turns: int) -> dict[str, list[str]]:
@@ -163,7 +87,8 @@ async def test_a_killed_sglang_replicas_pages_are_forgotten(talk: Talk, sglang_r
     first = await talk.say(messages)
     home = next(replica for replica in sglang_replicas if replica.name == first.replica)
     await asyncio.to_thread(home.restart)
-    await talk.ready(2)
+    await talk.up(2)
+    await talk.ready()
     said = await talk.say([*messages, assistant(first.text), user("More.")])
     assert said.expected == said.cached == 0
 
@@ -185,14 +110,13 @@ async def test_a_new_gateway_finds_what_lies_in_sglang(
     talk: Talk, sglang_replicas: Replicas, tmp_path: Path
 ) -> None:
     histories = [[user(f"Say something about {topic}. " * 30)] for topic in TOPICS[:2]]
-    homes = []
-    for messages in histories:
-        said = await talk.say(messages)
-        messages += [assistant(said.text), user("Go on.")]
-        homes.append(said.replica)
+    firsts = [await talk.say(messages) for messages in histories]
     async with talking(sglang_replicas, tmp_path) as again:
+        for messages, said in zip(histories, firsts, strict=True):
+            await again.hear(messages, said)
+            messages += [assistant(said.text), user("Go on.")]
         said_again = [await again.say(messages) for messages in histories]
-    assert [said.replica for said in said_again] == homes
+    assert [said.replica for said in said_again] == [said.replica for said in firsts]
     assert all(said.expected == said.cached > 0 for said in said_again)
 
 
