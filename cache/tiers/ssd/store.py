@@ -93,6 +93,7 @@ class Ssd(Store):
         self._followed = owner.generation
         self._evictions = 0
         self._closed = False
+        self._abandoned = False
         self._on_change: OnChange = lambda change: None
 
     # -- the contract -----------------------------------------------------------------------------
@@ -196,8 +197,13 @@ class Ssd(Store):
     def _abandon(self) -> None:
         """Nobody will find these pages again: give all their space back."""
         with self._growing:
-            if self.usage().pages:
-                logger.warning("ssd: %s was removed or moved: its pages are given up", self._seat.path)
+            if not self._abandoned:  # what is held, or was being written, goes later
+                self._abandoned = True
+                logger.warning(
+                    "ssd: %s was removed or moved: its pages are given up, and nothing is stored there until "
+                    "the next start",
+                    self._seat.path,
+                )
             self._shrink(self._space.excess())
 
     def _shrink(self, excess: int) -> None:
@@ -205,7 +211,7 @@ class Ssd(Store):
             return
         count = -(-excess // self._slot)
         with self._lock:
-            idle = self._book.free_slots()[:count]
+            idle = self._book.free_slots()[:count]  # before any page goes
             victims = self._book.victims(count - len(idle))
             self._drop(victims)
             self._evictions += len(victims)
