@@ -244,6 +244,19 @@ def test_a_mount_that_turns_read_only(tmp_path: Path) -> None:
         assert verdicts == [Verdict.WHOLE] * 5
 
 
+def test_a_disk_that_fails_at_once_is_no_fast_one(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    rig.store(0, 16)
+    rig.drop_host()
+    rig.disk.slow_seconds = 0.05
+    rig.loaded(0, 8)
+    believed = rig.tiers.rates()[Tier.SSD]
+    rig.drop_host()
+    rig.disk.slow_seconds, rig.disk.read_error = 0.0, errno.EIO
+    assert rig.loaded(0, 16).ready == 0
+    assert rig.tiers.rates()[Tier.SSD] == believed
+
+
 def test_failures_are_misses_and_are_counted(make_rig: MakeRig) -> None:
     rig = make_rig()
     rig.store(0, 6)
