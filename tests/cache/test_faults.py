@@ -215,13 +215,14 @@ def test_a_disk_that_can_not_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.EROFS])
-def test_a_disk_that_can_not_be_written(tmp_path: Path, error: int) -> None:
+def test_a_disk_that_can_not_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture, error: int) -> None:
     """EROFS: the kernel turns a file system read-only under us when its disk fails."""
     disk = Disk()
     store = make(tmp_path / "f", disk)
     put(store, 0, 3)
     disk.write_error = error
     assert set(put(store, 10, 20)) <= {Outcome.FAILED, Outcome.FULL}
+    assert caplog.text.count("writing slot") <= 1, "the log isn't filled page by page"
     assert [get(store, n) for n in range(3)] == [Outcome.DONE] * 3
     with pytest.raises(FolderError, match="can't be cleared"):
         store.clear()

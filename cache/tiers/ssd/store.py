@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _GROW_AGAIN_SECONDS = 1.0
 _KEEP_USED_SECONDS = 10.0
+_TELL_SECONDS = 60.0
+"""Between two lines of the log about slots that failed: on a disk that fails, each page does."""
 
 
 class Ssd(Store):
@@ -94,6 +96,7 @@ class Ssd(Store):
         self._evictions = 0
         self._closed = False
         self._abandoned = False
+        self._tell_after = 0.0
         self._on_change: OnChange = lambda change: None
 
     # -- the contract -----------------------------------------------------------------------------
@@ -286,7 +289,7 @@ class Ssd(Store):
             verdict = self._records.read(slot, namespace, read.key, read.into, generation)
             outcome = Outcome.DONE if verdict is Verdict.WHOLE else Outcome.DAMAGED
         except OSError as error:
-            logger.warning("ssd: reading slot %d of %s failed: %s", slot, self._seat.path, error)
+            self._tell("reading", slot, error)
             outcome = Outcome.FAILED
         except BaseException:  # buffers that can't be filled: nothing may keep the slot
             self._unhold([slot])
@@ -361,7 +364,7 @@ class Ssd(Store):
         except OSError as error:
             failure = Outcome.FULL if error.errno in _NO_SPACE else Outcome.FAILED
             if failure is Outcome.FAILED:
-                logger.warning("ssd: writing slot %d of %s failed: %s", slot, self._seat.path, error)
+                self._tell("writing", slot, error)
         except BaseException:  # buffers that can't be read: nothing may keep the slot
             with self._lock:
                 self._book.abandon(slot)
@@ -389,7 +392,13 @@ class Ssd(Store):
         try:
             self._files.table.clear(slot)
         except OSError as error:
-            logger.warning("ssd: clearing slot %d of %s failed: %s", slot, self._seat.path, error)
+            self._tell("clearing", slot, error)
+
+    def _tell(self, doing: str, slot: int, error: OSError) -> None:
+        """The statistics count each; the log has one now and then."""
+        if time.monotonic() >= self._tell_after:
+            self._tell_after = time.monotonic() + _TELL_SECONDS
+            logger.warning("ssd: %s slot %d of %s failed: %s", doing, slot, self._seat.path, error)
 
     def _fits(self, page: Page, parts: Parts) -> bool:
         """Whether a page and its buffers can lie here; a caller that mixes them up loses nothing."""
