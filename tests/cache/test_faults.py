@@ -222,7 +222,7 @@ def test_a_disk_that_can_not_be_written(tmp_path: Path, caplog: pytest.LogCaptur
     put(store, 0, 3)
     disk.write_error = error
     assert set(put(store, 10, 20)) <= {Outcome.FAILED, Outcome.FULL}
-    assert caplog.text.count("writing slot") <= 1, "the log isn't filled page by page"
+    assert caplog.text.count("writing slots") <= 1, "the log isn't filled page by page"
     assert [get(store, n) for n in range(3)] == [Outcome.DONE] * 3
     with pytest.raises(FolderError, match="can't be cleared"):
         store.clear()

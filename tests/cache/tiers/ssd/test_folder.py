@@ -344,6 +344,16 @@ def test_a_removed_folder_takes_nothing_more(tmp_path: Path, caplog: pytest.LogC
     store.close()
 
 
+def test_upkeep_that_fails_is_told_now_and_then(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Such as on a file system that turned read-only: it is tried each second."""
+    store = make(tmp_path / "f")
+    (tmp_path / "f/hpkv.json").unlink()
+    for _ in range(3):
+        store.tend()
+    assert caplog.text.count("upkeep of") == 1
+    store.close()
+
+
 def test_unused_space_is_given_back_before_any_page_goes(tmp_path: Path) -> None:
     store = make(tmp_path / "f", cap=16 << 20)
     fill(store, count=5)
