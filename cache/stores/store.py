@@ -214,9 +214,10 @@ class RecordStore(SharedStore):
 
     def _unwritable(self, why: str) -> Saved:
         """It refuses writes, but may well be read."""
-        if not self._told_unwritable:
+        with self._lock:  # all writers find out together
+            told, self._told_unwritable = self._told_unwritable, True
+        if not told:
             logger.warning("%s can't be written (%s): it is only read", self.shelf.where, why)
-            self._told_unwritable = True
         return Saved(Outcome.FAILED, False)
 
     def _fits(self, write: Write) -> bool:
