@@ -186,6 +186,7 @@ class Ssd(Store):
             if not self._seat.ours():
                 self._abandon()
                 return
+            self._abandoned = False
             generation = read_mark(self._folder.path)
             if generation != self._followed:
                 self._follow(generation)
@@ -202,11 +203,7 @@ class Ssd(Store):
         with self._growing:
             if not self._abandoned:  # what is held, or was being written, goes later
                 self._abandoned = True
-                logger.warning(
-                    "ssd: %s was removed or moved: its pages are given up, and nothing is stored there until "
-                    "the next start",
-                    self._seat.path,
-                )
+                logger.warning("ssd: %s was removed or moved: its pages are given up", self._seat.path)
             self._shrink(self._space.excess())
 
     def _shrink(self, excess: int) -> None:

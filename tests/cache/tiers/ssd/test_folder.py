@@ -344,6 +344,26 @@ def test_a_removed_folder_takes_nothing_more(tmp_path: Path, caplog: pytest.LogC
     store.close()
 
 
+def test_a_folder_that_is_moved_and_moved_back_is_used_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = make(tmp_path / "f", cap=16 << 20)
+    fill(store, count=5)
+    for first in (100, 200):
+        (tmp_path / "f").rename(tmp_path / "g")
+        store.tend()
+        assert set(fill(store, first=first, count=5)) == {Outcome.FULL}
+        (tmp_path / "g").rename(tmp_path / "f")
+        store.tend()
+        store._grow_after = 0.0
+        assert set(fill(store, first=first, count=5)) == {Outcome.DONE}
+        assert store.usage().pages == 5
+    assert caplog.text.count("was removed or moved") == 2
+    store.audit()
+    store.close()
+    assert {one.verdict for one in SsdMaintenance(tmp_path / "f").verify()} == {Verdict.WHOLE}
+
+
 def test_upkeep_that_fails_is_told_now_and_then(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Such as on a file system that turned read-only: it is tried each second."""
     store = make(tmp_path / "f")
