@@ -109,6 +109,11 @@ class Costs:
         else:
             self._page[tier].add(seconds)
 
+    def saw_failure(self, tier: Tier, seconds: float) -> None:
+        """One page couldn't be loaded. A failure that comes at once doesn't make a tier fast."""
+        if seconds > self._page[tier].value:
+            self._page[tier].add(seconds)
+
     def probe_due(self, tier: Tier) -> bool:
         """Whether a tier just refused should be tried again with one page; if so, not again for 10 s."""
         now = self._clock()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from cache.errors import SettingsError
+from cache.errors import FolderError, SettingsError
 from cache.finding import Finding, Look
 from cache.keys import Namespace, Page
 from cache.leases import Lease
@@ -237,9 +237,10 @@ class Hierarchy:
     def clear(self, tier: Tier | None = None, tenant: int | None = None) -> int:
         """Remove a tenant's pages, or everything, from one tier or all; blocks. Returns the pages removed.
 
-        What is being loaded or stored meanwhile doesn't come back. Raises FolderError if a store refuses.
+        What is being loaded or stored meanwhile doesn't come back. Raises FolderError if a store refuses,
+        once all have been asked.
         """
-        state, removed = self._state, 0
+        state, removed, refused = self._state, 0, list[FolderError]()
         with state.lock:
             state.clears += 1
             under_way = {write for write in state.writing if tier in (None, write[0])}
@@ -252,7 +253,12 @@ class Hierarchy:
             time.sleep(0.001)
         for name, level in state.levels.items():
             if tier in (None, name):
-                removed += level.store.clear(tenant)
+                try:
+                    removed += level.store.clear(tenant)
+                except FolderError as error:
+                    refused.append(error)
+        if refused:
+            raise refused[0]
         return removed
 
     # -- telling ----------------------------------------------------------------------------------

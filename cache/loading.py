@@ -181,8 +181,10 @@ class Loading:
         state = self.state
         good = result.outcome is Outcome.DONE and fetch.clears == state.clears
         state.statistics.loaded(fetch.tier, result.outcome, state.settings.page_bytes, result.seconds)
-        if result.outcome is Outcome.DONE or result.outcome is Outcome.FAILED:
+        if result.outcome is Outcome.DONE:
             state.costs.saw_load(fetch.tier, result.seconds)
+        elif result.outcome is Outcome.FAILED:
+            state.costs.saw_failure(fetch.tier, result.seconds)
         if fetch.slot != ABSENT and state.host is not None:
             if good:
                 state.host.publish([fetch.slot], fetch.used)

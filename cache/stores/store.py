@@ -70,7 +70,7 @@ class RecordStore(SharedStore):
         self._clears = 0
         self._own_pages = self._own_bytes = 0
         self._surveys = 0
-        self._told_unwritable = False
+        self._told_unwritable = self._told_uncollected = False
         self._lock = threading.Lock()
         self._on_change: OnChange = lambda change: None
 
@@ -205,15 +205,19 @@ class RecordStore(SharedStore):
         try:
             self._upkeep.run()
         except CacheError as error:
-            logger.warning("%s: collecting failed, will try again: %s", self.shelf.where, error)
+            if not self._told_uncollected:
+                logger.warning("%s: collecting failed, will try again: %s", self.shelf.where, error)
+            self._told_uncollected = True
         else:
+            self._told_uncollected = False
             self._counted()
 
     def _unwritable(self, why: str) -> Saved:
         """It refuses writes, but may well be read."""
-        if not self._told_unwritable:
+        with self._lock:  # all writers find out together
+            told, self._told_unwritable = self._told_unwritable, True
+        if not told:
             logger.warning("%s can't be written (%s): it is only read", self.shelf.where, why)
-            self._told_unwritable = True
         return Saved(Outcome.FAILED, False)
 
     def _fits(self, write: Write) -> bool:

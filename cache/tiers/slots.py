@@ -233,7 +233,10 @@ class Book:
         self._retired -= len(self._free) - before
 
     def free_slots(self) -> list[int]:
-        """The slots that were used once and are free now."""
+        """All slots that are open and free; those that were never taken come first."""
+        fresh = range(self.opened - 1, len(self._keys) - 1, -1)
+        self._free = [*fresh, *self._free]
+        self._keys.extend([None] * len(fresh))
         return self._free.copy()
 
     def recall(self, found: Iterable[Recalled]) -> None:

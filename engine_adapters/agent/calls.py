@@ -76,7 +76,7 @@ class Calls:
         self._sequence = sequence
         self._orders = Orders(self._size, clock)
         self._pins = Pins(inside.tiers, pins, clock)
-        self._clears, self._listings = Jobs("clear"), Jobs("list")
+        self._clears, self._shared_clears, self._listings = map(Jobs, ("clear", "clear-shared", "list"))
         self._named = functools.lru_cache(REMEMBERED)(self._name)
 
     def begin(self, call: wire.Call) -> Steps:
@@ -106,8 +106,8 @@ class Calls:
         """Let all pages go that orders keep; pins end with the tiers."""
         self._orders.close()
         self._pins.cleared(None)
-        self._clears.close(seconds)
-        self._listings.close(seconds)
+        for jobs in (self._clears, self._shared_clears, self._listings):
+            jobs.close(seconds)
 
     # -- done at once -----------------------------------------------------------------------------
 
@@ -176,8 +176,9 @@ class Calls:
         tenant = None if call.salt is None else tenant_tag(call.salt)
         if tier is not Tier.SHARED:
             self._pins.cleared(tenant)
+        jobs = self._shared_clears if tier in (None, Tier.SHARED) else self._clears
         try:
-            pages = yield from _done(self._clears.submit(lambda: self._tiers.clear(tier, tenant)))
+            pages = yield from _done(jobs.submit(lambda: self._tiers.clear(tier, tenant)))
         except CacheError as error:
             raise AgentRefused("failed", str(error)) from error
         return wire.Removed(pages=pages)

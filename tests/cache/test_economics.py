@@ -39,6 +39,17 @@ def test_a_clock_too_coarse_teaches_nothing() -> None:
     assert costs.page_rate(Tier.SSD) == pytest.approx(4.0)
 
 
+def test_failures_make_no_tier_fast() -> None:
+    """A store that is out of reach refuses each page in microseconds."""
+    costs = Costs(1000, {Tier.SHARED: 4}, Priors(bytes_per_second={Tier.SHARED: 4000.0}))
+    for _ in range(31):
+        costs.saw_failure(Tier.SHARED, 0.00001)
+    assert costs.page_rate(Tier.SHARED) == pytest.approx(4.0)
+    for _ in range(9):
+        costs.saw_failure(Tier.SHARED, 5.0)
+    assert costs.page_rate(Tier.SHARED) == pytest.approx(0.8)
+
+
 def test_prefill_is_learned_per_token() -> None:
     costs = Costs(1000, {}, Priors(prefill_tokens_per_second=1000.0))
     assert costs.recompute_seconds(500) == pytest.approx(0.5)

@@ -215,13 +215,14 @@ def test_a_disk_that_can_not_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.EROFS])
-def test_a_disk_that_can_not_be_written(tmp_path: Path, error: int) -> None:
+def test_a_disk_that_can_not_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture, error: int) -> None:
     """EROFS: the kernel turns a file system read-only under us when its disk fails."""
     disk = Disk()
     store = make(tmp_path / "f", disk)
     put(store, 0, 3)
     disk.write_error = error
     assert set(put(store, 10, 20)) <= {Outcome.FAILED, Outcome.FULL}
+    assert caplog.text.count("writing slots") <= 1, "the log isn't filled page by page"
     assert [get(store, n) for n in range(3)] == [Outcome.DONE] * 3
     with pytest.raises(FolderError, match="can't be cleared"):
         store.clear()
@@ -242,6 +243,19 @@ def test_a_mount_that_turns_read_only(tmp_path: Path) -> None:
             make(mount / "f")
         verdicts = [checked.verdict for checked in open_store(str(mount / "f")).verify()]
         assert verdicts == [Verdict.WHOLE] * 5
+
+
+def test_a_disk_that_fails_at_once_is_no_fast_one(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    rig.store(0, 16)
+    rig.drop_host()
+    rig.disk.slow_seconds = 0.05
+    rig.loaded(0, 8)
+    believed = rig.tiers.rates()[Tier.SSD]
+    rig.drop_host()
+    rig.disk.slow_seconds, rig.disk.read_error = 0.0, errno.EIO
+    assert rig.loaded(0, 16).ready == 0
+    assert rig.tiers.rates()[Tier.SSD] == believed
 
 
 def test_failures_are_misses_and_are_counted(make_rig: MakeRig) -> None:

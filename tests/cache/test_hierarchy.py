@@ -1,10 +1,12 @@
 """The tiers as one: thresholds, pins, clears, what is told, settings."""
 
+import shutil
 import time
+from pathlib import Path
 
 import pytest
 
-from cache.errors import SettingsError
+from cache.errors import FolderError, SettingsError
 from cache.hierarchy import Hierarchy
 from cache.plan import Reason
 from cache.state import Settings
@@ -14,6 +16,7 @@ from cache.tiers.lane import Width
 from cache.tiers.slots import ABSENT
 from tests.cache.build import keys, wait_for
 from tests.cache.conftest import MakeRig
+from tests.cache.remote import Remote
 
 
 def test_a_pin_keeps_pages_for_its_time(make_rig: MakeRig) -> None:
@@ -51,6 +54,15 @@ def test_clear_a_tenant(make_rig: MakeRig) -> None:
     assert rig.tiers.clear(tenant=7) == 8
     assert rig.where(0, 4) == []
     assert rig.where(10, 14) == [(Tier.HOST, 4)]
+
+
+def test_a_store_that_refuses_a_clear_keeps_no_other_from_it(make_rig: MakeRig, tmp_path: Path) -> None:
+    rig = make_rig(more=[shared := Remote(range(4))])
+    for folder in tmp_path.iterdir():
+        shutil.rmtree(folder)
+    with pytest.raises(FolderError, match="No such file"):
+        rig.tiers.clear()
+    assert not shared.pages
 
 
 def test_what_is_under_way_does_not_survive_a_clear(make_rig: MakeRig) -> None:

@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _GROW_AGAIN_SECONDS = 1.0
 _KEEP_USED_SECONDS = 10.0
+_TELL_SECONDS = 60.0
+"""Between two lines of the log about what failed: on a disk that fails, each page does."""
 
 
 class Ssd(Store):
@@ -93,6 +95,8 @@ class Ssd(Store):
         self._followed = owner.generation
         self._evictions = 0
         self._closed = False
+        self._abandoned = False
+        self._tell_after: dict[str, float] = {}
         self._on_change: OnChange = lambda change: None
 
     # -- the contract -----------------------------------------------------------------------------
@@ -182,6 +186,7 @@ class Ssd(Store):
             if not self._seat.ours():
                 self._abandon()
                 return
+            self._abandoned = False
             generation = read_mark(self._folder.path)
             if generation != self._followed:
                 self._follow(generation)
@@ -191,12 +196,13 @@ class Ssd(Store):
                 self._keep_after = time.monotonic() + _KEEP_USED_SECONDS
                 self._keep_used()
         except (OSError, FolderError) as error:
-            logger.warning("ssd: upkeep of %s failed, will try again: %s", self._seat.path, error)
+            self._tell("upkeep", error)
 
     def _abandon(self) -> None:
         """Nobody will find these pages again: give all their space back."""
         with self._growing:
-            if self.usage().pages:
+            if not self._abandoned:  # what is held, or was being written, goes later
+                self._abandoned = True
                 logger.warning("ssd: %s was removed or moved: its pages are given up", self._seat.path)
             self._shrink(self._space.excess())
 
@@ -205,7 +211,7 @@ class Ssd(Store):
             return
         count = -(-excess // self._slot)
         with self._lock:
-            idle = self._book.free_slots()[:count]
+            idle = self._book.free_slots()[:count]  # before any page goes
             victims = self._book.victims(count - len(idle))
             self._drop(victims)
             self._evictions += len(victims)
@@ -280,7 +286,7 @@ class Ssd(Store):
             verdict = self._records.read(slot, namespace, read.key, read.into, generation)
             outcome = Outcome.DONE if verdict is Verdict.WHOLE else Outcome.DAMAGED
         except OSError as error:
-            logger.warning("ssd: reading slot %d of %s failed: %s", slot, self._seat.path, error)
+            self._tell("reading slots", error)
             outcome = Outcome.FAILED
         except BaseException:  # buffers that can't be filled: nothing may keep the slot
             self._unhold([slot])
@@ -333,7 +339,7 @@ class Ssd(Store):
                 growth = self._space.grow()
             except OSError as error:
                 if error.errno not in _NO_SPACE:
-                    logger.warning("ssd: %s can't grow: %s", self._seat.path, error)
+                    self._tell("growth", error)
                 self._grow_after = time.monotonic() + _GROW_AGAIN_SECONDS
                 return False
             with self._lock:
@@ -355,7 +361,7 @@ class Ssd(Store):
         except OSError as error:
             failure = Outcome.FULL if error.errno in _NO_SPACE else Outcome.FAILED
             if failure is Outcome.FAILED:
-                logger.warning("ssd: writing slot %d of %s failed: %s", slot, self._seat.path, error)
+                self._tell("writing slots", error)
         except BaseException:  # buffers that can't be read: nothing may keep the slot
             with self._lock:
                 self._book.abandon(slot)
@@ -383,7 +389,13 @@ class Ssd(Store):
         try:
             self._files.table.clear(slot)
         except OSError as error:
-            logger.warning("ssd: clearing slot %d of %s failed: %s", slot, self._seat.path, error)
+            self._tell("clearing slots", error)
+
+    def _tell(self, what: str, error: Exception) -> None:
+        """Something failed: the statistics count each time, the log has one line now and then."""
+        if time.monotonic() >= self._tell_after.get(what, 0.0):
+            self._tell_after[what] = time.monotonic() + _TELL_SECONDS
+            logger.warning("ssd: %s of %s failed: %s", what, self._seat.path, error)
 
     def _fits(self, page: Page, parts: Parts) -> bool:
         """Whether a page and its buffers can lie here; a caller that mixes them up loses nothing."""

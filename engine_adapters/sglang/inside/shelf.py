@@ -59,7 +59,7 @@ class Shelf:
         """Whether nothing is here any more, for the engine has other weights."""
         self._found: OrderedDict[str, Match] = OrderedDict()
         self._coming = Bounce(page_bytes, 2 * BATCH)
-        self._going = Bounce(page_bytes, BATCH)
+        self._going = Bounce(page_bytes, 2 * BATCH)  # a store that hangs keeps one batch
 
     def exists(self, keys: Sequence[str]) -> int:
         """Leading pages that are there and load faster than they are recomputed.

@@ -212,6 +212,26 @@ async def test_a_clear_that_hangs_holds_up_no_snapshot(both, monkeypatch: pytest
     assert (await clearing).pages == 0
 
 
+async def test_a_clear_that_hangs_in_shared_holds_up_none_of_another_tier(both) -> None:
+    hangs = threading.Event()
+
+    class Hanging(Remote):
+        def clear(self, tenant: int | None = None) -> int:
+            hangs.wait(20)
+            return super().clear(tenant)
+
+    served, client = both(more=[Hanging()])
+    served.put(tokens(4))
+    clearing = asyncio.create_task(client.clear("shared", timeout_s=30))
+    try:
+        await asyncio.sleep(0.05)
+        assert (await client.clear("host")).pages == 4
+        assert not clearing.done()
+    finally:
+        hangs.set()
+    await clearing
+
+
 async def test_a_clear_that_fails_says_so(both, monkeypatch: pytest.MonkeyPatch) -> None:
     from cache.errors import FolderError
 

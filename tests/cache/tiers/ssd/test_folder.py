@@ -324,6 +324,70 @@ def test_a_folder_that_is_removed_under_a_process_holds_no_space(tmp_path: Path)
     other.close()
 
 
+def test_a_removed_folder_takes_nothing_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Also not into the slots that it had grown by and not used yet. What is held goes when it is let go."""
+    folder = tmp_path / "f"
+    store = make(folder, cap=16 << 20)
+    fill(store, count=5)
+    assert store._space.slots > 5
+    kept = store.hold(SPACE, [key(0)])
+    shutil.rmtree(folder)
+    for first in (100, 200):
+        store.tend()
+        assert store.usage().pages == 1
+        assert set(fill(store, first=first, count=5)) == {Outcome.FULL}
+    kept.drop()
+    store.tend()
+    assert store._files.pages.backed() == 0
+    assert caplog.text.count("was removed or moved") == 1
+    store.audit()
+    store.close()
+
+
+def test_a_folder_that_is_moved_and_moved_back_is_used_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = make(tmp_path / "f", cap=16 << 20)
+    fill(store, count=5)
+    for first in (100, 200):
+        (tmp_path / "f").rename(tmp_path / "g")
+        store.tend()
+        assert set(fill(store, first=first, count=5)) == {Outcome.FULL}
+        (tmp_path / "g").rename(tmp_path / "f")
+        store.tend()
+        store._grow_after = 0.0
+        assert set(fill(store, first=first, count=5)) == {Outcome.DONE}
+        assert store.usage().pages == 5
+    assert caplog.text.count("was removed or moved") == 2
+    store.audit()
+    store.close()
+    assert {one.verdict for one in SsdMaintenance(tmp_path / "f").verify()} == {Verdict.WHOLE}
+
+
+def test_upkeep_that_fails_is_told_now_and_then(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Such as on a file system that turned read-only: it is tried each second."""
+    store = make(tmp_path / "f")
+    (tmp_path / "f/hpkv.json").unlink()
+    for _ in range(3):
+        store.tend()
+    assert caplog.text.count("upkeep of") == 1
+    store.close()
+
+
+def test_unused_space_is_given_back_before_any_page_goes(tmp_path: Path) -> None:
+    store = make(tmp_path / "f", cap=16 << 20)
+    fill(store, count=5)
+    unused = store._space.slots - 5
+    assert unused > 0
+    with store._growing:
+        store._shrink(unused * store._slot)
+    assert store.usage().pages == 5
+    assert store._files.pages.backed() == 5 * store._slot
+    assert set(fill(store, first=100, count=5)) == {Outcome.DONE}
+    store.audit()
+    store.close()
+
+
 def test_a_tenants_evicted_pages_do_not_come_back_after_a_clear(tmp_path: Path) -> None:
     """An evicted page's entry stays until its slot is used again."""
     store = make(tmp_path / "f")

@@ -170,7 +170,7 @@ def test_nothing_is_kept_once_it_is_moved(make: MakeShelf, tmp_path: Path) -> No
     assert shelf.get(KEYS, host_pages()) == COUNT
     assert shelf.tiers.drain(10)
     assert shelf._coming.spare == 2 * BATCH, "which has a look at what has ended"
-    assert shelf._going.spare == BATCH
+    assert shelf._going.spare == 2 * BATCH
     assert shelf.tiers.activity() == (0, 0, 0)
 
 
@@ -235,6 +235,19 @@ def test_a_store_that_hangs_never_touches_the_engines_pages_again(make: MakeShel
     fresh = host_pages()
     assert shelf.get(KEYS, fresh) == COUNT
     assert content(fresh) == content(host_pages(fill=1))
+
+
+def test_a_store_that_hangs_keeps_no_page_from_ssd(make: MakeShelf, tmp_path: Path) -> None:
+    """It keeps the memory of one batch, and SGLang's are as large as all that a batch can take."""
+    disk, store = ssd(tmp_path), Hanging()
+    shelf = make(disk, store)
+    store.works.clear()
+    first = [hashlib.sha256(b"%d" % number).hexdigest() for number in range(BATCH)]
+    shelf.put(first, host_pages(count=BATCH))
+    shelf.put(KEYS, host_pages(fill=1))
+    assert shelf.tiers.usage()[Tier.SSD].pages == BATCH + COUNT
+    store.works.set()
+    assert shelf.tiers.drain(10)
 
 
 def test_who_is_to_end_waits_for_no_store(make: MakeShelf) -> None:
