@@ -95,11 +95,13 @@ class Dispatcher:
         return [replica for replica in replicas if replica.name == name] or replicas
 
     def decide(self, dispatch: Dispatch, replicas: list[Replica] | None = None) -> Decision:
-        """Apply the policy to all of the dispatch's replicas, or to some of them."""
+        """Apply the policy to all of the dispatch's replicas, or to some of them. Nothing changes by it."""
         return decide(self._policy, dispatch.context, replicas or dispatch.replicas, dispatch.matches)
 
     def commit(self, dispatch: Dispatch, replica: Replica) -> None:
-        """The request goes there: its siblings shall know before the engine's events tell."""
+        """The request goes there: its siblings shall know before the engine's events tell, and the next has
+        another turn."""
+        self._policy.chosen()
         self._knowledge.predict(dispatch.context.prompt, dispatch.context.model, replica)
 
     def absent(self, context: RequestContext, replica: Replica, at: int) -> None:

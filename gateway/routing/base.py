@@ -101,4 +101,10 @@ class Policy(ABC):
 
     @abstractmethod
     def choose(self, request: RequestContext, candidates: Sequence[Candidate]) -> Candidate:
-        """Choose among `candidates`: at least one, all up, all serving the model."""
+        """Choose among `candidates`: at least one, all up, all serving the model.
+
+        Changes nothing: routes are also chosen to be explained.
+        """
+
+    def chosen(self) -> None:  # noqa: B027  (most policies give no turns)
+        """A request goes where it was to go: if equals take turns, it is the next one's now."""

@@ -13,23 +13,27 @@ _TRIFLE = 0.1
 """Share of a prompt below which a hit is no reason to go anywhere."""
 
 
-class RoundRobin(Policy):
-    """Each replica in turn."""
+class _InTurns(Policy):
+    """Equals take turns."""
 
     def __init__(self) -> None:
         self._turn = 0
+
+    def chosen(self) -> None:
+        """It is the next one's turn."""
+        self._turn += 1
+
+
+class RoundRobin(_InTurns):
+    """Each replica in turn."""
 
     def choose(self, request: RequestContext, candidates: Sequence[Candidate]) -> Candidate:
         """The next one, whatever its load."""
-        self._turn += 1
         return candidates[self._turn % len(candidates)]
 
 
-class LeastLoaded(Policy):
+class LeastLoaded(_InTurns):
     """The replica with the fewest requests running or waiting; equals take turns."""
-
-    def __init__(self) -> None:
-        self._turn = 0
 
     def choose(self, request: RequestContext, candidates: Sequence[Candidate]) -> Candidate:
         """The least loaded."""
@@ -37,8 +41,8 @@ class LeastLoaded(Policy):
 
     def _rotated(self, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
         # min takes the first of equals: beginning elsewhere each time spreads them.
-        self._turn = (self._turn + 1) % len(candidates)
-        return [*candidates[self._turn :], *candidates[: self._turn]]
+        first = self._turn % len(candidates)
+        return [*candidates[first:], *candidates[:first]]
 
 
 class Ttft(LeastLoaded):

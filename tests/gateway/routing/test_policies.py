@@ -1,5 +1,6 @@
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -9,6 +10,7 @@ from engine_adapters.base import Engine, Load
 from gateway.fleet import Replica
 from gateway.routing import Held, Passage, Policy, Prompt, RequestContext, create_policy, decide
 
+NOTHING: Mapping[str, Held] = {}
 REQUEST = RequestContext("id", "/v1/chat/completions", "m", {}, Prompt(100))
 
 
@@ -17,8 +19,16 @@ def three() -> list[Replica]:
     return [Replica(name, cast(Engine, None)) for name in "abc"]
 
 
-def pick(policy: Policy, three: list[Replica]) -> Replica:
-    return decide(policy, REQUEST, three, {}).chosen.replica
+def pick(
+    policy: Policy,
+    three: list[Replica],
+    request: RequestContext = REQUEST,
+    matches: Mapping[str, Held] = NOTHING,
+) -> Replica:
+    """Where a request is sent."""
+    chosen = decide(policy, request, three, matches).chosen.replica
+    policy.chosen()
+    return chosen
 
 
 def test_round_robin_ignores_load(three: list[Replica]) -> None:
@@ -62,15 +72,18 @@ def test_a_slow_replica_is_avoided_and_tried_again_later(three: list[Replica]) -
     assert {pick(policy, three).name for _ in range(6)} == {"a", "b", "c"}
 
 
-def test_equals_take_turns(three: list[Replica]) -> None:
-    policy = create_policy("least_loaded")
+@pytest.mark.parametrize("name", ["least_loaded", "round_robin", "ttft"])
+def test_equals_take_turns_of_which_explaining_is_none(three: list[Replica], name: str) -> None:
+    policy = create_policy(name)
+    explained = {decide(policy, REQUEST, three, {}).chosen.replica.name for _ in range(4)}
+    assert explained == {"a"}
     assert {pick(policy, three).name for _ in range(3)} == {"a", "b", "c"}
 
 
 def picks(three: list[Replica], tokens: int, gpu: int) -> set[str]:
     """Where `ttft` sends prompts of so many tokens, of which `a` has `gpu`."""
     policy, request = create_policy("ttft"), replace(REQUEST, prompt=Prompt(tokens))
-    return {decide(policy, request, three, {"a": Held((gpu, 0, 0, 0))}).chosen.replica.name for _ in range(6)}
+    return {pick(policy, three, request, {"a": Held((gpu, 0, 0, 0))}).name for _ in range(6)}
 
 
 def test_a_page_of_a_common_system_prompt_draws_nobody(three: list[Replica]) -> None:
@@ -86,7 +99,7 @@ def test_a_page_of_a_common_system_prompt_draws_nobody(three: list[Replica]) -> 
 def test_a_trifle_counts_where_all_have_the_rest(three: list[Replica]) -> None:
     policy, request = create_policy("ttft"), replace(REQUEST, prompt=Prompt(8000))
     matches = {"a": Held((7984, 0, 0, 0)), "b": Held((7968, 0, 0, 0)), "c": Held((7968, 16, 0, 0))}
-    assert {decide(policy, request, three, matches).chosen.replica.name for _ in range(6)} == {"a"}
+    assert {pick(policy, three, request, matches).name for _ in range(6)} == {"a"}
 
 
 def test_of_equals_the_least_loaded_is_chosen(three: list[Replica]) -> None:
