@@ -11,6 +11,7 @@ from engine_adapters import wire
 from gateway.tokenization import Endpoint
 from tests.fakes.agent import FakeAgent
 from tests.fakes.byte_model import save_byte_model
+from tests.gateway.conftest import until
 from tests.gateway.prefetch.conftest import MakeSite, Site, agents_of, site
 
 __all__ = ["agents_of", "site"]
@@ -241,7 +242,9 @@ async def test_what_is_no_prompt(site: MakeSite, fields: dict[str, Any], says: s
 
 async def test_without_an_agent_nothing_can_be_kept(site: MakeSite) -> None:
     here = await site()
-    here.agents[0].behave = lambda call, answers: None
+    unanswered: list[wire.Call] = []
+    here.agents[0].behave = lambda call, answers: unanswered.append(call)
+    await until(lambda: bool(unanswered))  # what it has said before has come by then
     (replica,) = here.replicas
     assert replica.agent is not None
     replica.agent.lose("mute")

@@ -41,7 +41,8 @@ class Model:
     def cache(self, origin: Origin, tier: Tier) -> set[tuple[int, ...]]:
         return self.caches[STORES[origin] if tier is Tier.SHARED else (origin, tier)]
 
-    def stored(self, origin: Origin, tokens: list[int], start: int, end: int) -> None:
+    def stored(self, origin: Origin, tokens: list[int], start: int, end: int) -> bool:
+        """Whether the parent is known."""
         block = BLOCKS[origin]
         parent_known = start == 0 or (block, tuple(tokens[: start * block])) in self.known
         for i in range(start, end):
@@ -50,6 +51,7 @@ class Model:
                 self.known.add((block, prefix))
             if (block, prefix) in self.known:
                 self.cache(origin, Tier.GPU).add(prefix)
+        return parent_known
 
     def spans(self, origin: Origin, tokens: list[int]) -> list[Span]:
         """Token by token: in which tier lies the page that covers it."""
@@ -86,7 +88,8 @@ def change(index: Index, model: Model, kind: str, origin: Origin, *rest) -> None
         start, end = sorted(min(at, len(tokens) // engine.block) for at in cut)
         if kind == "stored" and start < end:
             index.push(origin, [batch([engine.stored(tokens, start, end)], engine.block)])
-            model.stored(origin, tokens, start, end)
+            if not model.stored(origin, tokens, start, end):
+                work(index)  # events that come to the same slice might still say which block that is
         elif start < end:
             index.push(origin, [batch([engine.removed(tokens, start, end)], engine.block)])
             gone = {tuple(tokens[: (i + 1) * engine.block]) for i in range(start, end)}
