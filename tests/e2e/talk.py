@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from tests.engines import MODEL, Replica
 from tests.serving import Serving, serving
 
 PAGE = 16
-BLOCK = 32
-"""Tokens of vLLM's pages here; whole pages of SGLang's too."""
+"""Tokens of SGLang's pages."""
+PAGES = {"sglang": PAGE, "vllm": 32}
+"""By an engine's kind."""
 
 Message = dict[str, str]
 
@@ -37,6 +38,8 @@ class Said:
         self.text: str = told["choices"][0]["message"]["content"]
         self.replica: str = answer.headers["x-hpkv-replica"]
         self.prompt: int = usage["prompt_tokens"]
+        self.computed: int = self.prompt + usage["completion_tokens"] - 1
+        """Tokens that the engine has KV of now: of the last one it has none."""
         self.cached: int = (usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0
         self.by_source: dict[str, int] = told.get("sglext", {}).get("cached_tokens_details", {})
         self.predicted = {tier: int(count) for tier, count in re.findall(r"(\w+)=(\d+)", tiers)}
@@ -46,8 +49,10 @@ class Said:
 class Talk:
     """A client that keeps the books."""
 
-    def __init__(self, served: Serving) -> None:
+    def __init__(self, served: Serving, pages: Mapping[str, int]) -> None:
+        """`pages` has the tokens of each replica's pages."""
         self.url = served.url
+        self.pages = pages
         self.client = httpx2.AsyncClient(base_url=served.url, timeout=180)
         self.prompt = self.reported = self.errors = 0
 
@@ -86,9 +91,11 @@ class Talk:
         return said
 
     async def hear(self, messages: Sequence[Message], said: Said, **fields: Any) -> None:
-        """Wait until the gateway knows where this prompt's pages lie."""
-        whole = (said.prompt - 1) // BLOCK * BLOCK
-        await self._hear(messages, lambda held: held.get(said.replica, 0) >= whole, **fields)
+        """Wait until the gateway knows where the pages of this prompt and its answer lie."""
+        page = self.pages[said.replica]
+        whole = said.computed // page * page
+        goes_on = [*messages, assistant(said.text), user("Go on.")]
+        await self._hear(goes_on, lambda held: held.get(said.replica, 0) >= whole, **fields)
 
     async def forget(self, messages: Sequence[Message]) -> None:
         """Wait until the gateway has heard that nobody holds them any more."""
@@ -123,7 +130,7 @@ async def talking(
     file = folder / "hpkv.yaml"
     file.write_text(yaml.safe_dump({"replicas": entries, **sections}))
     with serving("--config", str(file)) as served:
-        talk = Talk(served)
+        talk = Talk(served, {r.name: PAGES[r.kind] for r in replicas})
         async with talk.client:
             await talk.up(len(replicas))
             if known:

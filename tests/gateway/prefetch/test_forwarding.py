@@ -88,7 +88,7 @@ async def test_what_lies_on_shared_storage_is_ordered_before_the_request_is_sent
     answer = await ask(here)
     assert answer.status_code == 200
     assert "shared=496" in answer.headers["x-hpkv-cached-tokens"]
-    assert telling.count(wire.Prefetch) == 1
+    await until(lambda: telling.count(wire.Prefetch) == 1)
     assert ordered == [True]
     await until(lambda: telling.count(wire.Cancel) == 1)
     await ended(here, "useful")
